@@ -18,6 +18,7 @@ PEERS: tuple[Peer, ...] = (
         quick=True,
         program="todoku_program.py",
         settings="box.drain (drains), box.worker().run() (others), concurrency 64, or the row's slots; history kept; "
+        "publishers without a transaction of the caller share commits, each waits for its own; "
         "for the kill: lease_sec 2, reclaim_interval_sec 0.5",
         unfinished=UNFINISHED,
         history=HISTORY,

@@ -61,7 +61,7 @@ def fill(number: int) -> None:
 
 
 def publish(number: int) -> None:
-    """`job.enqueue`, each in a transaction of its own, by threads."""
+    """`job.enqueue` by threads, each of which waits for the commit of its job; todoku lets them share commits."""
 
     def enqueue(share: range) -> None:
         for n in share:

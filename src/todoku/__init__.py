@@ -41,6 +41,7 @@ from todoku.destinations.search import elasticsearch, opensearch
 from todoku.destinations.sqs import sqs
 from todoku.engine.context import Context
 from todoku.engine.encryption.secret_ref import Ref
+from todoku.engine.flows.blocking_flow import BlockingFlow
 from todoku.engine.flows.flow import Flow
 from todoku.engine.flows.workflow import Workflow
 from todoku.engine.jobs.batches import Batch
@@ -68,6 +69,7 @@ __all__ = [
     "App",
     "Batch",
     "BatchStatus",
+    "BlockingFlow",
     "Call",
     "CannotOpen",
     "Change",

@@ -71,12 +71,15 @@ def test_a_protocol_has_two_implementations() -> None:
 
 def test_only_operations_act_on_deliveries() -> None:
     """CLI, admin API, `/v2`, web and Python share one module for each act, so that it means the same everywhere."""
-    acting = ("operations.py", "http/request_acts.py", "edit.py", "new_message.py", "diagnostics/opened_message.py")
+    acting = (
+        "operations.py", "http/request_acts.py", "http/run_dead_letters.py", "edit.py", "new_message.py",
+        "diagnostics/opened_message.py",
+    )  # fmt: skip
     found = {
         place(path, node.lineno)
         for path in FILES
         if path not in (ROOT / "store/store.py", *(ROOT / "engine" / name for name in acting))
         for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Attribute) and node.attr == "acts" and "store" in ast.unparse(node.value)
+        if isinstance(node, ast.Attribute) and node.attr in ("acts", "letters") and "store" in ast.unparse(node.value)
     }
     assert found == set()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import todoku
 from tests.cli.program import Shop, misused, refused, rows, said
+from todoku.testing import read_histories, replay_history
 
 
 def charge(order: int) -> str:
@@ -38,7 +40,7 @@ def waiting(box: todoku.App) -> todoku.Handle[None]:
         await ctx.wait("approval")
         await ctx.step(ship, order)
 
-    run = fulfil.start(7)
+    run = fulfil.using(idempotency_key="order 7").start(7)
     box.drain()
     return run
 
@@ -85,6 +87,27 @@ def test_a_signal_wakes_the_run_and_is_audited(shop: Shop, box: todoku.App, wait
     misused(shop.run("flow", "signal", str(waiting.id), "approval", "{"))
 
 
+def test_a_run_is_named_by_the_key_it_was_started_with(
+    shop: Shop, box: todoku.App, waiting: todoku.Handle[None]
+) -> None:
+    (found,) = rows(shop.run("flow", "show", "--key", "order 7", "--json"))
+    assert found["id"] == str(waiting.id)
+    assert said(shop.run("flow", "signal", "--key", "order 7", "approval", '{"by":"ada"}')) == ["sent approval: wait"]
+    assert shop.world.sql("select payload from todoku_signal") == [('{"by":"ada"}',)]
+    box.drain()
+    assert said(shop.run("flow", "rewind", "--key", "order 7", "--to", "wait", "--dry-run")) == ["would: rewound: wait"]
+    assert said(shop.run("flow", "undo", "--key", "order 7", "--dry-run")) == ["would: is undoing: charge"]
+    assert "no run with the idempotency key 'order 8'" in refused(shop.run("flow", "show", "--key", "order 8"))
+
+
+def test_a_run_is_named_once(shop: Shop, waiting: todoku.Handle[None]) -> None:
+    for act in (["show"], ["undo"], ["rewind", "--to", "wait"]):
+        assert "Say which run" in misused(shop.run("flow", *act))
+        assert "Say which run" in misused(shop.run("flow", *act, str(waiting.id), "--key", "order 7"))
+    for words in ([], ["approval"], ["--key", "order 7"], ["--key", "order 7", str(waiting.id), "approval", "1"]):
+        assert "ID NAME [JSON]" in misused(shop.run("flow", "signal", *words))
+
+
 def test_rewind_repeats_a_step_and_the_later_ones(shop: Shop, dead: todoku.Handle[None]) -> None:
     id = str(dead.delivery().id)
     assert said(shop.run("flow", "rewind", id, "--to", "charge", "--dry-run")) == ["would: rewound: charge, wait"]
@@ -110,3 +133,45 @@ def test_undo_is_begun_once_and_ends_replays(shop: Shop, dead: todoku.Handle[Non
     assert (replayed.returncode, replayed.stdout.splitlines()) == (
         1, ["replay: changed 0 of 1", "  1 skipped: its steps are undone, or were"],
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- export
+
+
+def test_export_prints_histories_that_replay_and_the_audit_says_who(
+    shop: Shop, box: todoku.App, waiting: todoku.Handle[None], tmp_path: Path
+) -> None:
+    lines = said(shop.run("flow", "export", str(waiting.id), "--by", "ada", "--why", "a test of the new code"))
+    (tmp_path / "histories.jsonl").write_text("\n".join(lines))
+    (history,) = read_histories(tmp_path / "histories.jsonl")
+    assert (history.id, history.arguments, history.steps[0].result) == (waiting.id, {"order": 7}, "paid 7")
+    replay_history(box, history).check()
+    story = box.store.messages.story(waiting.id)
+    assert story is not None
+    assert [(row.action, row.by, row.why) for row in story.audit] == [("export", "ada", "a test of the new code")]
+
+
+def test_export_finds_the_runs_of_a_workflow_unfinished_ones_first(
+    shop: Shop, box: todoku.App, dead: todoku.Handle[None]
+) -> None:
+    @box.workflow
+    async def brief(ctx: todoku.Flow, number: int) -> int:
+        if number == 1:
+            await ctx.wait("never")
+        return number
+
+    started = [brief.start(number).id for number in range(4)]
+    box.drain()
+    found = rows(shop.run("flow", "export", "--workflow", "brief", "--limit", "2"))
+    assert [(run["id"], run["status"]) for run in found] == [
+        (str(started[1]), "pending"), (str(started[3]), "succeeded"),
+    ]  # fmt: skip
+    assert [run["reason"] for run in rows(shop.run("flow", "export", "--workflow", "fulfil"))] == ["BY_HAND"]
+    (line,) = said(shop.run("flow", "export", "--workflow", "fulfil", "--dry-run"))
+    assert line == f"would export 1 runs: {dead.delivery().id}"
+
+
+def test_export_refuses_what_it_cannot_export(shop: Shop, box: todoku.App) -> None:
+    assert "give their IDs, or --workflow NAME" in misused(shop.run("flow", "export"))
+    assert "there is no run 12345" in refused(shop.run("flow", "export", "12345"))
+    assert "there is no run of nothing" in refused(shop.run("flow", "export", "--workflow", "nothing"))

@@ -16,6 +16,7 @@ import pytest
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.message import Claimed
 from todoku.engine.claim import ClaimCursor
+from todoku.store.claim_lists import Listing
 from todoku.store.claims import Waiting
 from todoku.store.database import Slice
 from todoku.store.limits import Counted
@@ -350,8 +351,10 @@ class Costly:
         self.seconds += self._cost
         return self._store.claims.waiting(destinations)
 
-    def take(self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted) -> list[Claimed]:
-        return self._store.claims.take(worker, slices, limit=limit, counted=counted)
+    def take(
+        self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted, listing: Listing | None
+    ) -> list[Claimed]:
+        return self._store.claims.take(worker, slices, limit=limit, counted=counted, listing=listing)
 
 
 def claiming(
@@ -605,7 +608,9 @@ def test_a_million_rows_that_cannot_run_cost_the_rest_nothing(world: World) -> N
     amid = works()
     world.sql("update todoku_delivery set status = 'aborted' where message_seq > 0 and status = 'pending'")
     amid["nothing due"] = work_of_claim(world, worker, Slice("live", "live", 0))
-    few = 250 if world.backend == "postgres" else 3000
+    # The first claim of a connection reads catalogs, too, and compiles the function that looks for lists: 240 pages
+    # without any of the rows. Reading a part of them would be thousands.
+    few = 350 if world.backend == "postgres" else 3000
     assert len(world.store.leases.owned(worker)) == 30
     assert {name: work for name, work in amid.items() if work > few} == {}, (without, amid)
 

@@ -56,6 +56,8 @@ STEPS = [
     (18, "captures"),
     (19, "workflows"),
     (20, "http_runs"),
+    (21, "http_webhooks"),
+    (22, "claim_lists"),
 ]
 LATEST = STEPS[-1][0]
 ALL = tuple(version for version, _ in STEPS)

@@ -355,3 +355,13 @@ def test_the_headers_of_many_messages_are_read_at_once(world: World) -> None:
     read = {id: msgspec.json.decode(headers) for id, headers in found.items()}
     assert read == {first: {"X-Correlation-Id": "c-0"}, second: {"a": "ü"}}
     assert world.store.messages.headers([]) == {}
+
+
+def test_a_count_with_a_bound_of_its_own_is_sampled_beyond_it_and_kept_apart(world: World) -> None:
+    """A log line that nobody may read counts less than a page: what it sampled is not shown there as exact numbers."""
+    world.publish(30)
+    statistics = world.store.statistics
+    assert statistics.counts(exactly=30).exact
+    assert not statistics.counts(exactly=29).exact
+    assert not statistics.counts(exactly=29, max_age=60).exact
+    assert (statistics.counts(max_age=60).exact, statistics.counts(max_age=60).of("pending")) == (True, 30)

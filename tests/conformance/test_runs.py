@@ -17,13 +17,15 @@ from todoku.app import new_id
 from todoku.core.decision import SUCCEEDED, park
 from todoku.core.ending import NewBatch, add_to_batch
 from todoku.core.errors import DatabaseUnavailable, NotThere
-from todoku.core.flow import StepRow, awaited_race
+from todoku.core.flow import KeyedRun, StepRow, awaited_race
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed, Draft
+from todoku.engine import operations
+from todoku.store.deliveries import Filter
 from todoku.store.failpoint import armed, lose
 from todoku.store.join import run as run_on
 from todoku.store.publish import Publishing
-from todoku.store.runs import RunLost, signal
+from todoku.store.runs import RunLost, SealedRun, signal
 
 T = TypeVar("T")
 CHARGE = StepRow("charge:1", 1, "charge", "step", "done", result='"paid"')
@@ -67,7 +69,11 @@ def taken(payload: str) -> StepRow:
 
 
 def take(world: World, claim: Claimed) -> StepRow:
-    return world.store.runs.take_signal(claim, "approval", taken, WAIT)
+    return world.store.runs.take_signal(claim, "approval", str, WAIT)
+
+
+def no_seal(run: SealedRun, text: str) -> str:
+    raise AssertionError(f"{run.message_id} is not encrypted")
 
 
 def wait_parked(world: World, claim: Claimed) -> None:
@@ -82,7 +88,7 @@ def publishing(world: World) -> Publishing:
 
 
 def send(world: World, claim: Claimed, payload: str = '"ops"', name: str = "approval") -> None:
-    world.store.run(signal(publishing(world), UUID(claim.message_id), name, payload))
+    world.store.run(signal(publishing(world), UUID(claim.message_id), name, payload, no_seal))
 
 
 def calls(world: World) -> list[str]:
@@ -218,7 +224,8 @@ def test_a_signal_that_is_not_committed_while_the_run_parks_wakes_it_after_its_c
     if world.backend == "sqlite":  # one writer: the signal commits before the run can write that it waits
         assert take(world, claim) == WAIT
         caller.execute("begin immediate")
-    run_on(caller, world.store.database.dialect, signal(publishing(world), UUID(claim.message_id), "approval", "1"))
+    sending = signal(publishing(world), UUID(claim.message_id), "approval", "1", no_seal)
+    run_on(caller, world.store.database.dialect, sending)
     if world.backend == "postgres":
         wait_parked(world, claim)
         assert world.store.runs.heed_calls() == 0
@@ -302,6 +309,82 @@ def test_a_signal_that_another_wait_takes_meanwhile_is_not_delivered_twice(world
         assert taking.result().result == '"second"'
 
 
+ORDER = KeyedRun("order 7", ("fulfil",))
+
+
+def send_by_key(world: World, payload: str = '"ops"') -> None:
+    world.store.run(signal(publishing(world), ORDER, "approval", payload, no_seal))
+
+
+def test_a_signal_by_the_key_wakes_the_run_that_has_it_and_no_other(world: World) -> None:
+    """R2"""
+    other = begin(world, topic="fulfil", idempotency_key="order 8")
+    wait_parked(world, other)
+    claim = begin(world, topic="fulfil", idempotency_key="order 7")
+    wait_parked(world, claim)
+    send_by_key(world)
+    assert world.store.runs.heed_calls() == 1
+    assert take(world, again(world)).result == '"ops"'
+    assert world.sql("select distinct message_seq from todoku_signal") == [(claim.message_seq,)]
+
+
+@pytest.mark.postgres
+def test_a_signal_by_the_key_waits_for_no_worker_and_no_worker_for_it(postgres_url: str) -> None:
+    """R2: it reads rows that another transaction has locked, and locks none."""
+    pg = World("postgres", postgres_url)
+    claim = begin(pg, topic="fulfil", idempotency_key="order 7")
+    worker, caller = pg.connect(), pg.connect()
+    worker.execute("select 1 from todoku_message, todoku_delivery for update")
+    caller.execute("set local lock_timeout = '1s'")
+    run_on(caller, "postgresql", signal(publishing(pg), ORDER, "approval", "1", no_seal))
+    worker.commit()
+    worker.execute("set local lock_timeout = '1s'")
+    worker.execute("select 1 from todoku_message, todoku_delivery for update")
+    worker.commit()
+    caller.commit()
+    assert take(pg, claim).result == "1"
+    for each in (worker, caller, pg):
+        each.close()
+
+
+@pytest.mark.parametrize("end", [SUCCEEDED, aborted()])
+def test_a_key_of_a_run_that_has_ended_names_none_and_nothing_is_left_behind(world: World, end: Any) -> None:
+    """A caller may commit after the error."""
+    world.settle([begin(world, topic="fulfil", idempotency_key="order 7")], end)
+    caller = world.connect()
+    if world.backend == "sqlite":
+        caller.execute("begin immediate")
+    with pytest.raises(NotThere, match="no run of fulfil with the idempotency key 'order 7'"):
+        run_on(caller, world.store.database.dialect, signal(publishing(world), ORDER, "approval", "1", no_seal))
+    caller.commit()
+    caller.close()
+    assert (calls(world), world.sql("select * from todoku_signal")) == ([], [])
+
+
+def test_a_signal_for_two_runs_is_sent_to_none(world: World) -> None:
+    """Two runs of one key, under the present and a former name of the workflow."""
+    for topic in ("fulfil", "deliver"):
+        world.publish(to=("fulfil",), topic=topic, idempotency_key="order 7")
+    both = KeyedRun("order 7", ("fulfil", "deliver"))
+    caller = world.connect()
+    if world.backend == "sqlite":
+        caller.execute("begin immediate")
+    with pytest.raises(NotThere, match="2 runs of fulfil"):
+        run_on(caller, world.store.database.dialect, signal(publishing(world), both, "approval", "1", no_seal))
+    caller.commit()
+    caller.close()
+    assert (calls(world), world.sql("select * from todoku_signal")) == ([], [])
+    send_by_key(world)
+    assert len(world.sql("select * from todoku_signal")) == 1
+
+
+@pytest.mark.parametrize("run", [ORDER, UUID(int=7)])
+def test_a_signal_writes_before_it_reads(world: World, run: UUID | KeyedRun) -> None:
+    """In SQLite, a caller's transaction that has only read cannot write any more once another one has committed."""
+    first = next(signal(publishing(world), run, "approval", "1", no_seal))
+    assert first.sql.startswith("insert into")
+
+
 def test_a_signal_to_a_run_that_is_over_is_refused(world: World) -> None:
     claim = begin(world)
     world.settle([claim], aborted())
@@ -355,6 +438,23 @@ def test_the_last_end_of_a_batch_calls_its_run(world: World) -> None:
     world.settle([second], aborted())
     assert len(calls(world)) == 1
     assert world.deliveries(destination="fulfil") == [before]
+    assert world.store.runs.heed_calls() == 1
+    assert is_due(world)
+
+
+def test_a_child_that_was_replayed_calls_its_run_when_it_ends_again(world: World) -> None:
+    """R2, R11: its batch was complete when another child ended; the run looked, found this one open, and parked."""
+    claim = begin(world)
+    world.store.runs.publish(claim, *children(world))
+    world.settle([claim], park(float("inf")))
+    first, second = world.claim(world.worker(), destinations=["pick"])
+    world.settle([first], aborted())
+    operations.replay(world.store, Filter(ids=(first.id,)), operations.sign("ops", "mended"))
+    world.settle([second])
+    assert world.store.runs.heed_calls() == 1
+    world.settle([again(world)], park(float("inf")))
+    (replayed,) = world.claim(world.worker(), destinations=["pick"])
+    world.settle([replayed])
     assert world.store.runs.heed_calls() == 1
     assert is_due(world)
 

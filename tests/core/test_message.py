@@ -37,10 +37,10 @@ def test_values_with_the_same_content_are_equal(value: msgspec.Struct) -> None:
 
 
 def test_a_claim_carries_its_token() -> None:
-    """I3: (id, epoch, worker). The worker comes last: the store adds it to the row it read. What is opened later is no
-    part of that."""
+    """I3: (id, epoch, worker). The worker comes last: the store adds it to the row it read. What is opened later
+    and the list by which it was claimed are no part of that."""
     assert {"id", "epoch", "worker"} <= set(Claimed.__struct_fields__)
-    assert Claimed.__struct_fields__[-2:] == ("worker", "secrets")
+    assert Claimed.__struct_fields__[-3:] == ("worker", "secrets", "claim_list")
     assert claimed(epoch=1) != claimed(epoch=2)
 
 

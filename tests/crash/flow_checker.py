@@ -43,7 +43,7 @@ def _repeated(notes: list[Note]) -> Iterator[str]:
 
 
 def _ended(world: World, seed: int, id: UUID) -> Iterator[str]:
-    shape, standing = shape_of(seed), world.store.deliveries.standing(id, ("flow",))
+    shape, standing = shape_of(seed), world.store.deliveries.standing(id, ("flow", "plain"))
     assert standing is not None
     if shape.gives_up:
         if (standing.status, standing.reason) != (Status.ABORTED, "GIVEN_UP"):

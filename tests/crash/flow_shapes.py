@@ -10,15 +10,19 @@ import msgspec
 
 Kind = Literal[
     "outer", "threaded", "booked", "flaky", "doomed", "shaky", "sleep", "early", "late", "double", "children", "loop",
-    "branches",
+    "branches", "apart",
 ]  # fmt: skip
-CALLED: frozenset[Kind] = frozenset({"outer", "threaded", "booked", "flaky", "doomed", "shaky"})
+CALLED: frozenset[Kind] = frozenset({"outer", "threaded", "booked", "flaky", "doomed", "shaky", "apart"})
 UNDONE: frozenset[Kind] = frozenset({"outer", "threaded", "booked"})
 WAITS: frozenset[Kind] = frozenset({"early", "late", "double"})
 _LEAVES: tuple[Kind, ...] = (
     "outer", "outer", "threaded", "booked", "booked", "flaky", "doomed", "shaky", "sleep", "sleep", "early", "late",
     "double", "children",
 )  # fmt: skip
+
+
+_APART = 0.02
+"""How many leaves run in a process: a new one takes longer to start than most runs take."""
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -30,16 +34,17 @@ class Op(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What a run does. `gives_up`: it aborts in the end, so that its steps are undone."""
+    """What a run does. `gives_up`: it aborts in the end, so that its steps are undone. `plain`: it is not async."""
 
     ops: tuple[Op, ...]
     gives_up: bool
+    plain: bool
 
 
 def shape_of(seed: int) -> Shape:
     """The shape of the run of this seed, in whichever process."""
     chance = random.Random(seed)
-    return Shape(_ops(chance, 2), chance.random() < 0.25)
+    return Shape(_ops(chance, 2), chance.random() < 0.25, chance.random() < 0.33)
 
 
 def _ops(chance: random.Random, depth: int) -> tuple[Op, ...]:
@@ -51,6 +56,8 @@ def _op(chance: random.Random, depth: int) -> Op:
         if chance.random() < 0.5:
             return Op("loop", chance.randint(2, 3), (_ops(chance, depth - 1),))
         return Op("branches", 0, tuple(_ops(chance, depth - 1) for _ in range(chance.randint(2, 3))))
+    if chance.random() < _APART:
+        return Op("apart")
     return Op(chance.choice(_LEAVES), chance.randint(1, 60 if chance.random() < 0.3 else 3))
 
 

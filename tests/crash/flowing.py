@@ -86,6 +86,13 @@ async def doomed(run: int, place: str) -> str:
         raise ConnectionError("planned")
 
 
+def apart(run: int, place: str) -> str:
+    """Called in a process of its own, which is not told where to note what it does."""
+    if not hasattr(here, "receiver"):
+        here.open()
+    return threaded(run, place)
+
+
 def undo(run: int, place: str, _result: str | None) -> None:
     with here.called(run, UNDO + place):
         time.sleep(0.001)
@@ -103,23 +110,46 @@ def flow_app(database: str | None = None) -> todoku.App:
 
     @box.workflow(backoff=todoku.table(0.01), max_attempts=50)
     async def flow(ctx: todoku.Flow, seed: int) -> list[Any]:
-        shape = shape_of(seed)
-        values = await Walk(ctx, seed, child, undone=shape.gives_up).all(shape.ops, "")
-        if shape.gives_up:
-            raise todoku.Abort("GIVEN_UP")
-        return values
+        return await Walk(ctx, seed, child).whole()
+
+    @box.workflow(backoff=todoku.table(0.01), max_attempts=50)
+    def plain(ctx: todoku.BlockingFlow, seed: int) -> list[Any]:
+        try:
+            Walk(Unblocked(ctx), seed, child).whole().send(None)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        raise AssertionError("a plain workflow has awaited something")
 
     return box
+
+
+class Unblocked:
+    """A BlockingFlow, for code that awaits its calls."""
+
+    def __init__(self, ctx: todoku.BlockingFlow) -> None:
+        self._ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            return getattr(self._ctx, name)(*args, **options)
+
+        return call
 
 
 class Walk:
     """One attempt of a run through its shape."""
 
-    def __init__(self, ctx: todoku.Flow, seed: int, child: Any, *, undone: bool) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: todoku.Flow | Unblocked, seed: int, child: Any) -> None:
+        self._ctx: Any = ctx
         self._seed = seed
         self._child = child
-        self._undone = undone
+        self._shape = shape_of(seed)
+
+    async def whole(self) -> list[Any]:
+        values = await self.all(self._shape.ops, "")
+        if self._shape.gives_up:
+            raise todoku.Abort("GIVEN_UP")
+        return values
 
     async def all(self, ops: tuple[Op, ...], path: str) -> list[Any]:
         values: list[Any] = []
@@ -131,7 +161,8 @@ class Walk:
                         values += await self.all(op.below[0], f"{place}.{turn}")
                 case "branches":
                     branches = (self.all(below, f"{place}.{branch}") for branch, below in enumerate(op.below))
-                    values += [value for part in await asyncio.gather(*branches) for value in part]
+                    parts = [await each for each in branches] if self._shape.plain else await asyncio.gather(*branches)
+                    values += [value for part in parts for value in part]
                 case _:
                     values.append(await self._one(op, place))
                     here.receiver.acknowledged(str(self._seed), (place,))
@@ -155,15 +186,18 @@ class Walk:
                 return "failed"
             case "flaky":
                 return await ctx.step(flaky, self._seed, place, max_attempts=9, backoff=todoku.table(0.01))
+            case "apart":
+                return await ctx.step(apart, self._seed, place, run="process")
             case "shaky":
                 return await ctx.step(flaky, self._seed, place)
             case _:
                 return await self._undoable(op, place)
 
     async def _undoable(self, op: Op, place: str) -> str:
-        way: Any = partial(undo, self._seed, place) if self._undone else None
+        way: Any = partial(undo, self._seed, place) if self._shape.gives_up else None
         if op.kind == "booked":
-            return await self._ctx.step(booked, self._seed, place, transactional=True, undo=way)
+            done: str = await self._ctx.step(booked, self._seed, place, transactional=True, undo=way)
+            return done
         function: Callable[[int, str], Any] = outer if op.kind == "outer" else threaded
         result: str = await self._ctx.step(function, self._seed, place, undo=way)
         return result
@@ -171,7 +205,7 @@ class Walk:
 
 def start(box: todoku.App, seed: int) -> UUID:
     """Start the run of this seed."""
-    return box.jobs["flow"].start(seed).id  # type: ignore[attr-defined, no-any-return]
+    return box.jobs["plain" if shape_of(seed).plain else "flow"].start(seed).id  # type: ignore[attr-defined, no-any-return]
 
 
 def worker() -> int:

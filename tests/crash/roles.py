@@ -17,6 +17,7 @@ from tests.support.permissions import obey_permissions
 from tests.support.receiver import Receiver
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable
 from todoku.daemon.child import run_loop
+from todoku.engine import claim
 from todoku.engine.observability.log import configure_logging
 
 
@@ -25,6 +26,7 @@ def worker() -> int:
     _configure()
     _obey_permissions()
     box, receiver = crash_app(), _receiver()
+    claim.FEWEST = int(os.environ.get("TODOKU_TEST_FEWEST", claim.FEWEST))
     worker = box.worker()
     worker.on_incarnation = receiver.incarnated
     signal.signal(signal.SIGTERM, lambda *_: worker.drain())

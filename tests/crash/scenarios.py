@@ -49,9 +49,9 @@ def kill_at(run: Run, operation: str, side: str) -> None:
     run.bury(worker)
 
 
-def hunt(run: Run, kills: int, *, workers: int, bury: Callable[[Member], None], first: int = 0) -> None:
+def hunt(run: Run, kills: int, *, workers: int, bury: Callable[[Member], None], first: int = 0, **environ: str) -> None:
     """Kill workers one after the other, each while it is at work and something is being published."""
-    pack = [run.worker() for _ in range(workers)]
+    pack = [run.worker(**environ) for _ in range(workers)]
     publisher = run.publisher(first)
     for number in range(1, kills + 1):
         place = run.chance.randrange(workers)
@@ -59,7 +59,7 @@ def hunt(run: Run, kills: int, *, workers: int, bury: Callable[[Member], None], 
         run.until_begun(victim, run.chance.randrange(1, 8))
         run.pack.kill(victim)
         bury(victim)
-        pack[place] = run.worker()
+        pack[place] = run.worker(**environ)
         if number % 8 == 0:  # and now and then a publisher: what it was told is stored stays stored
             run.pack.kill(publisher)
             publisher = run.publisher(first + 1_000_000 * number)

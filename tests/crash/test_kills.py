@@ -50,6 +50,23 @@ def test_nothing_is_lost_or_doubled_when_workers_die_alone(make_run: Callable[..
     assert verdict.kills >= UNSUPERVISED
 
 
+@pytest.mark.parametrize("supervised", [True, False])
+def test_nothing_is_lost_or_doubled_when_workers_that_claim_by_list_are_killed(
+    make_run: Callable[..., Run], world: World, *, supervised: bool
+) -> None:
+    """I1, I3, I13: a list of a dead worker is written out, and what it names is freed. SQLite has no lists."""
+    run = make_run()
+    run.publish(0, 400)
+    bury = run.bury if supervised else lambda _victim: None
+    hunt(run, UNSUPERVISED, workers=3, bury=bury, first=1000, TODOKU_TEST_FEWEST="1")
+    verdict = run.finish()
+    assert verdict.problems == ()
+    assert verdict.kills >= UNSUPERVISED
+    if world.backend == "postgres":
+        assert world.sql("select last_value from todoku_claim_list_id_seq")[0][0] > UNSUPERVISED
+        assert world.sql("select count(*) from todoku_history where epoch = 0")[0][0] > 0
+
+
 # ------------------------------------------------------------------------------------------ the real supervisor
 
 

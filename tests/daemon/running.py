@@ -65,6 +65,16 @@ async def blocking(n: int) -> None:
 async def deadly(n: int) -> None:
     note("deadly", n)
     os._exit(9)
+
+def stride(n: int) -> int:
+    return n
+
+@box.workflow
+async def walk(ctx: todoku.Flow, steps: int) -> None:
+    for n in range(steps):
+        await ctx.step(stride, n)
+    note("walked", os.getpid())
+    await ctx.wait("home")
 """
 
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import todoku
 from tests.daemon.running import Shop, alive, until
 
 pytestmark = pytest.mark.slow
@@ -130,4 +131,31 @@ def test_what_workers_count_is_added_up_and_does_not_go_back_when_one_dies(shop:
     shop.enqueue("quick", 10)
     until(lambda: done() == 11, "the eleventh")
     until(lambda: "outbox_lag_events 0.0" in daemon.ask("/metrics")[1], "the database's own numbers")
+    assert daemon.stop() == 0
+
+
+def test_steps_of_runs_are_counted_over_all_workers_and_so_are_the_runs_that_wait(shop: Shop) -> None:
+    """§8: `/metrics`; the signal is counted where it is sent, the rest in the workers."""
+
+    @shop.box.workflow("walk")
+    async def walk(ctx: todoku.Flow, steps: int) -> None: ...
+
+    daemon = shop.run("--workers", "2")
+    runs = [walk.start(3) for _ in range(20)]
+
+    def shown(*metrics: str) -> bool:
+        page = daemon.ask("/metrics")[1].splitlines()
+        return all(metric in page for metric in metrics)
+
+    steps = 'flow_steps_total{kind="step",outcome="done"} 60.0'
+    until(
+        lambda: shown(steps, "flow_step_seconds_count 60.0", 'flow_parked_runs{waits_for="signal"} 20.0'),
+        "the steps, and the runs that wait",
+    )
+    for worker in daemon.workers():
+        os.kill(worker["pid"], signal.SIGKILL)
+    until(lambda: len(daemon.events("WORKER_DIED")) == 2, "their deaths to be noticed")
+    for run in runs:
+        shop.box.signal(run, "home", tx=None)
+    until(lambda: shown(steps, 'flow_signals_total{state="taken"} 20.0', "flow_woken_total 20.0"), "the signals")
     assert daemon.stop() == 0

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from todoku.engine.worker.pace import PATIENCE, Ends, Pace, group_ends
+from todoku.engine.worker.pace import PATIENCE, Pace, group_ends
 
 AHEAD = 0.5
 WATCH = 0.1
@@ -130,7 +130,7 @@ def test_fast_work_is_claimed_ahead_in_batches_after_a_few_rounds(slots: int) ->
     pace, now, held = Pace(slots, MOST), 1000.0, slots
     for _ in range(12):
         now += 0.003
-        pace.done(Ends([now] * held, held))
+        pace.done(group_ends([("job", float(slot), now) for slot in range(held)], now)["job"])
         held = pace.wanted(occupied=0, waiting=0, now=now)
     assert held == MOST
 
@@ -142,7 +142,7 @@ def test_a_sender_takes_a_batch_for_each_slot_and_slow_ones_are_not_claimed_ahea
         wanted = pace.wanted(occupied=0, waiting=0, now=now)
         sizes.append(wanted)
         now += 0.7
-        pace.done(Ends([now] * wanted, 4))
+        pace.done(group_ends([("job", float(place % 4), now) for place in range(wanted)], now)["job"])
         assert pace.ahead(now) == 0
     assert sizes == [4, 8, 16, 32, 64, 128, 256, 400, 400, 400]
 

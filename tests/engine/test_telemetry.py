@@ -19,7 +19,15 @@ from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
 from todoku.core.message import Draft, Idempotency, Leg, Message
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.exposition import GAUGES, CachedGauges, Collector, Gauges, read_gauges, render
+from todoku.engine.observability.exposition import (
+    FLOW_PARKED_RUNS,
+    GAUGES,
+    CachedGauges,
+    Collector,
+    Gauges,
+    read_gauges,
+    render,
+)
 from todoku.engine.observability.log import SettledLine
 from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merge
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
@@ -56,7 +64,7 @@ def ended(settlement: Settlement = SUCCEEDED, *, took: float = 0.002, **changes:
 
 
 def test_the_metrics_are_those_of_the_design() -> None:
-    """DESIGN §8, without those of parts that are not built yet: orders, projections; and schedules, old secrets."""
+    """DESIGN §8, without those of parts not built yet: orders, projections; and schedules, old secrets, workflows."""
     named = {metric.name: metric.label for metric in (*COUNTERS, *HISTOGRAMS)} | dict.fromkeys(GAUGES)
     assert named == {
         "outbox_enqueued_total": None,
@@ -84,6 +92,12 @@ def test_the_metrics_are_those_of_the_design() -> None:
         "ingest_seconds": None,
         "ingest_old_secret_total": "source",
         "api_auth_failures_total": "status",
+        "flow_steps_total": "kind,outcome",
+        "flow_step_seconds": None,
+        "flow_signals_total": "state",
+        "flow_parked_total": "waits_for",
+        "flow_woken_total": None,
+        "flow_undos_total": "state",
     }
 
 
@@ -91,8 +105,10 @@ def test_the_page_has_every_metric_and_every_field_of_the_line() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "observability.md").read_text("utf-8")
     for metric in (*COUNTERS, *HISTOGRAMS):
         assert f"`{metric.name}{{{metric.label}}}`" in page if metric.label else f"`{metric.name}`" in page
-        assert all(f"`{value}`" in page for value in metric.known if value.islower()), metric
+        values = {value for known in metric.known for value in known.split(",")}
+        assert all(f"`{value}`" in page for value in values if value.islower()), metric
     assert all(f"| `{name}` | gauge |" in page for name in GAUGES)
+    assert f"| `{FLOW_PARKED_RUNS[0]}{{waits_for}}` | gauge |" in page
     assert [f"| `{field}` |" in page for field in SettledLine.__struct_fields__] == [True] * 16
 
 
@@ -261,10 +277,11 @@ def test_every_metric_is_shown_before_it_happens() -> None:
 def test_the_gauges_are_shown_where_they_are_known() -> None:
     seen = Gauges(
         lag_events=1, oldest_age_seconds=2.5, inflight_events=3, stuck_processing_events=4, dead_letters=5,
-        breakers_open=6,
+        breakers_open=6, parked={"signal": 7},
     )  # fmt: skip
     shown = samples(render([], seen))
     assert [shown[name, ()] for name in GAUGES] == [1, 2.5, 3, 4, 5, 6]
+    assert shown[FLOW_PARKED_RUNS[0], (("waits_for", "signal"),)] == 7
 
 
 def test_the_metrics_of_children_are_added_up() -> None:
@@ -379,7 +396,7 @@ def test_the_same_numbers_are_read_by_opentelemetry() -> None:
 def test_an_empty_database_has_no_lag(world: World) -> None:
     assert read_gauges(world.store, stuck_after=60) == Gauges(
         lag_events=0, oldest_age_seconds=0, inflight_events=0, stuck_processing_events=0, dead_letters=0,
-        breakers_open=0,
+        breakers_open=0, parked={"sleep": 0, "signal": 0, "children": 0, "retry": 0},
     )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def test_every_end_wakes_the_caller_a_failure_too(world: World, box: todoku.App,
 def test_a_settle_in_another_process_wakes_the_caller(world: World, box: todoku.App) -> None:
     """The world's store is the worker's: it listens for work, so it hears of callers, too."""
     heard = threading.Event()
-    listener = world.store.listen(heard.set)
+    listener = world.store.listen(heard.set, lambda: None)
     handle = declare(box).enqueue()
     heard.clear()
     caller = Caller(lambda: handle.result(timeout=A_MINUTE))
@@ -179,7 +179,7 @@ def test_a_worker_that_runs_elsewhere_wakes_the_caller(world: World, box: todoku
 @across
 @pytest.mark.usefixtures("seldom")
 def test_a_handler_with_a_transaction_wakes_a_caller_in_another_process(world: World, box: todoku.App) -> None:
-    listener = world.store.listen(lambda: None)
+    listener = world.store.listen(lambda: None, lambda: None)
     handle = declare(box).enqueue()
     caller = Caller(lambda: handle.result(timeout=A_MINUTE))
     until(lambda: bool(world.store.waiters), what="a worker that knows of the caller")

@@ -19,6 +19,7 @@ from todoku.engine import claim
 from todoku.engine.context import Context
 from todoku.engine.worker.claimer import Claimer
 from todoku.engine.worker.worker import Worker
+from todoku.store.audit import Signed
 from todoku.store.claims import ClaimStore, Waiting
 from todoku.store.failpoint import armed, lose
 
@@ -28,6 +29,8 @@ A_MINUTE = 60.0
 
 announcing = pytest.mark.parametrize("backend", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 """Only on PostgreSQL do workers write that they sleep: on SQLite they watch the file."""
+
+watching = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 
 
 def state_of(world: World, worker: Worker) -> str | None:
@@ -169,6 +172,32 @@ def test_MEND_3_a_notice_looks_everywhere_whatever_looks_have_cost(
             until(lambda: worker.health().database_ok, what="the first beat")
         world.publish()
         until(lambda: len(crew.seen) == 1, what="waking up")
+
+
+def test_a_worker_that_sleeps_is_woken_when_a_queue_is_resumed(world: World, crew: Crew) -> None:
+    crew.handles("warehouse")
+    world.store.queues.pause("warehouse", Signed("ada", "a test"), paused=True)
+    world.publish()
+    with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
+        if world.backend == "postgres":
+            asleep(world, worker)
+        else:
+            until(lambda: worker.health().database_ok, what="the first beat")
+        assert not crew.seen
+        world.store.queues.pause("warehouse", Signed("ada", "a test"), paused=False)
+        until(lambda: len(crew.seen) == 1, what="waking up")
+
+
+@watching
+def test_MEND_3_the_watch_of_a_file_begins_with_a_notice(world: World) -> None:
+    """H25: a worker looks, and only then begins to watch the file: nothing else tells it of a commit in between."""
+    noticed = threading.Event()
+    world.publish()
+    listener = world.store.listen(noticed.set, lambda: None)
+    try:
+        assert noticed.wait(60), "what was committed before the watch began is found by no notice"
+    finally:
+        listener.close()
 
 
 @announcing

@@ -11,7 +11,11 @@ import todoku
 
 
 @pytest.fixture
-def box(url: str) -> Iterator[todoku.App]:
+def box(url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[todoku.App]:
+    """An App. `@pytest.mark.settings(lease_sec="3")`: with other settings than the usual ones."""
+    given = request.node.get_closest_marker("settings")
+    for name, value in (given.kwargs if given else {}).items():
+        monkeypatch.setenv(f"TODOKU_{name.upper()}", value)
     box = todoku.App(url)
     box.migrate()
     yield box

@@ -86,3 +86,52 @@ def test_equal_waits_and_values_of_two_branches_are_told_apart_by_their_turn(box
         box.signal(run, "number", number, tx=None)
     box.drain()
     assert run.result(timeout=0) == [1, 2]
+
+
+def test_a_changed_step_beside_a_wait_stops_the_run_now_and_not_after_the_signal(box: todoku.App, clock: Clock) -> None:
+    """R1, R9: the signal may never come."""
+    asked = ["one"]
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> None:
+        await ctx.sleep(60)
+        await asyncio.gather(ctx.step(note, asked[0]), ctx.wait("word", str))
+
+    run = flow.start()
+    box.drain()
+    clock.forward(61)
+    box.drain()
+    assert run.status() == "pending"
+    asked[0] = "other"
+    box.deliveries.settle(run.delivery().id, succeeded=False, by="ada", why="a test")
+    box.deliveries.replay(run.delivery().id, by="ada", why="a test")
+    box.drain()
+    assert run.delivery().reason == "STEP_CHANGED"
+
+
+def test_a_value_with_a_key_stays_with_its_branch_whichever_comes_first(box: todoku.App, clock: Clock) -> None:
+    """R9: the first time `late` draws last; when the run goes on, its sleep is over and it draws first."""
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> list[str]:
+        async def early() -> str:
+            await ctx.step(note, "before")
+            drawn = str(await ctx.uuid(key="early"))
+            return await ctx.step(note, drawn)
+
+        async def late() -> str:
+            await ctx.sleep(60)
+            drawn = str(await ctx.uuid(key="late"))
+            await ctx.wait("go", str)
+            return await ctx.step(note, drawn)
+
+        return list(await asyncio.gather(early(), late()))
+
+    run = flow.start()
+    box.drain()
+    clock.forward(61)
+    box.drain()
+    box.signal(run, "go", "", tx=None)
+    box.drain()
+    first, second = run.result(timeout=0)
+    assert first != second

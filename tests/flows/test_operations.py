@@ -237,7 +237,7 @@ def test_a_run_that_goes_on_or_has_succeeded_is_not_rewound(box: todoku.App) -> 
         operations.rewind(box.store, run.id, OPS, to="charge")
     with pytest.raises(InvalidAct, match="is pending, and no dead letter"):
         operations.undo(box.store, run.id, OPS)
-    operations.signal(box.store, run.id, "approval", "ops", OPS)
+    operations.signal(box.outbox, run.id, "approval", "ops", OPS)
     box.drain()
     with pytest.raises(InvalidAct, match=r"has succeeded.*start a new run"):
         operations.rewind(box.store, run.id, OPS, to="charge")
@@ -364,13 +364,13 @@ def test_a_dry_replay_counts_no_run_that_is_undone(box: todoku.App) -> None:
 def test_a_person_sends_a_signal_which_is_audited(box: todoku.App) -> None:
     run = declare(box).start(7)
     box.drain()
-    assert operations.signal(box.store, run.id, "approval", "ada", OPS, dry_run=True).steps == ("wait",)
-    assert operations.signal(box.store, run.id, "approval", "ada", OPS).steps == ("wait",)
+    assert operations.signal(box.outbox, run.id, "approval", "ada", OPS, dry_run=True).steps == ("wait",)
+    assert operations.signal(box.outbox, run.id, "approval", "ada", OPS).steps == ("wait",)
     assert audited(box, run) == [("signal approval", "ada", "a test")]
     box.drain()
     assert run.result(timeout=0) == "ada"
     with pytest.raises(InvalidAct, match="has ended"):
-        operations.signal(box.store, run.id, "approval", "ada", OPS)
+        operations.signal(box.outbox, run.id, "approval", "ada", OPS)
 
 
 # ------------------------------------------------------------------------------------------- explain

@@ -12,7 +12,9 @@ from pydantic import BaseModel
 
 import todoku
 from tests.flows.conftest import Clock
-from todoku.core.errors import InvalidMessage, InvalidSetting, JobAborted, NotThere
+from todoku.core.errors import InvalidAct, InvalidMessage, InvalidSetting, JobAborted, NotThere
+from todoku.engine.flows import operations
+from todoku.engine.operations import sign
 from todoku.testing import crash, lose_lease
 
 calls: list[Any] = []
@@ -493,6 +495,48 @@ def test_a_run_whose_worker_dies_after_its_restart_begins_no_second_one(box: tod
     assert sorted(calls) == [0, 1]
 
 
+def test_a_run_that_is_cancelled_after_its_restart_undoes_nothing(box: todoku.App) -> None:
+    """R14: another run goes on with what it did, so nothing of it is undone; not on request either."""
+
+    @box.workflow(max_attempts=1)
+    async def poll(ctx: todoku.Flow, number: int) -> int:
+        await ctx.step(charge, number, undo=refund)
+        if number == 0:
+            await ctx.restart(1)
+        return number
+
+    run = poll.start(0)
+    crash(box, at="settle.before_commit")
+    lose_lease(box)
+    assert run.cancel(by="ops", why="changed her mind")
+    box.drain()
+    assert calls == [("charge", 1)]  # the first was in the process that crashed
+    with pytest.raises(InvalidAct, match="another run goes on"):
+        operations.undo(box.store, run.id, sign("ops", "by hand"))
+
+
+def test_a_run_that_has_restarted_is_not_rewound_and_a_replay_ends_it(box: todoku.App) -> None:
+    """R12, R14: a second restart would begin a second run; with other arguments it could not even be published."""
+
+    @box.workflow
+    async def poll(ctx: todoku.Flow, number: int) -> int:
+        calls.append(number)
+        if number == 0:
+            await ctx.restart(ctx.claim.replay_count + 1)
+        return number
+
+    run = poll.start(0)
+    crash(box, at="settle.before_commit")
+    lose_lease(box)
+    assert run.cancel(by="ops", why="a trial")
+    with pytest.raises(InvalidAct, match="another run goes on"):
+        operations.rewind(box.store, run.id, sign("ops", "once more"), to="restart")
+    assert run.replay(by="ops", why="let it end")
+    box.drain()
+    assert sorted(calls) == [0, 1]
+    assert run.status() == "succeeded"
+
+
 # ------------------------------------------------------------------------------------------- failures
 
 
@@ -691,9 +735,8 @@ def refund_at_the_second_try(payment: dict[str, int] | None) -> None:
 # ------------------------------------------------------------------------------------------- declarations
 
 
-@pytest.mark.parametrize("options", [{"ordered": True}, {"transactional": True}, {"run": "process"}, {"undo": "never"}])
+@pytest.mark.parametrize("options", [{"transactional": True}, {"run": "process"}, {"undo": "never"}])
 def test_options_that_no_workflow_has_are_refused(box: todoku.App, options: Any) -> None:
-    """R7"""
     with pytest.raises(InvalidSetting):
 
         @box.workflow(**options)

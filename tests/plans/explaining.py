@@ -18,7 +18,8 @@ from psycopg.adapt import PyFormat, Transformer
 
 from todoku.core.settings import read_settings
 from todoku.store.database import Tx
-from todoku.store.postgres.database import PostgresDatabase, PostgresTx
+from todoku.store.postgres.database import PostgresDatabase
+from todoku.store.postgres.transaction import PostgresTx
 from todoku.store.sql import Steps, restyle
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
 from todoku.store.sqlite.packed_rows import spellings
@@ -81,7 +82,7 @@ class ExplainingPostgres(PostgresDatabase):
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
         def explained(tx: Tx) -> T:
-            watched = ExplainingConnection(cast("PostgresTx", tx)._connection, self.keep)
+            watched = ExplainingConnection(cast("PostgresTx", tx).connection, self.keep)
             return work(PostgresTx(cast("psycopg.Connection[Any]", watched), self._restyled))
 
         return super()._transaction(operation, explained, begin)

@@ -125,7 +125,7 @@ INTENDED: dict[str, set[str]] = {
     "unwanted_dead": {"delivery_dead"},
     "expire": {"delivery_expiring", "delivery_pkey"},
     "prune_messages": {"message_pkey", "delivery_message"},
-    "prune_ledger": {"ledger_expiring", "message_key_hash", "delivery_message"},
+    "prune_ledger": {"ledger_expiring", "message_key_hash", "message_id_key", "delivery_message"},
     "prune_attempts": {"attempt_ended", "delivery_pkey"},
     "publish_reserved": {"ledger_pkey", "message_id_key"},
 }
@@ -389,7 +389,13 @@ INTENDED_SQLITE: dict[str, set[str]] = {
     "unwanted_dead": {"delivery_dead"},
     "expire": {"delivery_expiring", ROWID},
     "prune_messages": {ROWID, "delivery_message"},
-    "prune_ledger": {"ledger_expiring", "message_key_hash", "delivery_message", "PRIMARY KEY"},
+    "prune_ledger": {
+        "ledger_expiring",
+        "message_key_hash",
+        "sqlite_autoindex_todoku_message_1",
+        "delivery_message",
+        "PRIMARY KEY",
+    },
     "prune_attempts": {"attempt_ended", ROWID},
     "prune_history": {"history_finished", ROWID},
     "publish_reserved": {"PRIMARY KEY", "sqlite_autoindex_todoku_message_1"},

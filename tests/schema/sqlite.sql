@@ -356,6 +356,15 @@ CREATE TABLE todoku_http_waiter (
 
 CREATE INDEX todoku_http_waiter_event on todoku_http_waiter (event_id, run_id);
 
+CREATE TABLE todoku_http_webhook (
+    digest     text primary key,
+    run_id     text not null,
+    origin     text not null,
+    created_at integer not null
+) strict, without rowid;
+
+CREATE INDEX todoku_http_webhook_run on todoku_http_webhook (run_id);
+
 CREATE TABLE todoku_inbox (
     consumer   text not null,
     message_id text not null,

@@ -21,7 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tests.support.world import Backend
-from todoku import App, Message
+from todoku import App, Handle, Message, Workflow
+from todoku.core.flow import KeyedRun
 from todoku.core.message import Draft
 from todoku.store.sqlite.database import file_path
 
@@ -63,6 +64,12 @@ class Caller(ABC):
 
     def publish_many(self, box: App, events: list[tuple[str, object]]) -> list[Message]:
         return box.publish_many(events, tx=self.tx)
+
+    def start(self, workflow: Workflow[..., Any], *args: Any, **options: Any) -> Handle[Any]:
+        return workflow.using(tx=self.tx, **options).start(*args)
+
+    def signal(self, box: App, run: Handle[Any] | KeyedRun, name: str, payload: object) -> None:
+        box.signal(run, name, payload, tx=self.tx)
 
     def store(self, box: App, drafts: list[Draft]) -> list[Message]:
         """Several drafts at once, each with options of its own: what `enqueue_many` will do."""
@@ -109,6 +116,12 @@ class AsyncCaller(Caller):
 
     def publish_many(self, box: App, events: list[tuple[str, object]]) -> list[Message]:
         return self.run(box.apublish_many(events, tx=self.tx))  # type: ignore[no-any-return]
+
+    def start(self, workflow: Workflow[..., Any], *args: Any, **options: Any) -> Handle[Any]:
+        return self.run(workflow.using(tx=self.tx, **options).astart(*args))  # type: ignore[no-any-return]
+
+    def signal(self, box: App, run: Handle[Any] | KeyedRun, name: str, payload: object) -> None:
+        self.run(box.asignal(run, name, payload, tx=self.tx))
 
     def store(self, box: App, drafts: list[Draft]) -> list[Message]:
         return self.run(box.outbox.aput(drafts, self.tx))  # type: ignore[no-any-return]

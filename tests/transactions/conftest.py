@@ -14,7 +14,10 @@ from tests.support.world import World
 from tests.transactions.callers import KINDS, Caller
 from todoku import App
 
-USED = ("message", "delivery", "history", "ledger", "lane", "worker", "inbox", "inbox_sequence")
+USED = (
+    "message", "delivery", "history", "ledger", "lane", "worker", "inbox", "inbox_sequence", "step", "signal",
+    "run_call", "data_key",
+)  # fmt: skip
 
 
 def _parameter(kind: type[Caller]) -> object:

@@ -35,6 +35,11 @@ def note_shipped(tx: Any, order: int, shelves: list[str]) -> None:
     orders.run(tx, "update orders set shelves = ? where id = ?", json.dumps(shelves), order)
 
 
+def is_shipped(tx: Any, order: int) -> bool:
+    """Whether the order is on its way, and was not given up meanwhile."""
+    return bool(orders.run(tx, "select 1 from orders where id = ? and state = 'shipped'", order))
+
+
 class Shop:
     """The App and what is declared on it."""
 
@@ -66,7 +71,14 @@ class Shop:
             await ctx.step(note_shipped, order, shelves, transactional=True)
             return f"{receipt}, approved by {approval.by}"
 
-        self.pick, self.fulfil = pick, fulfil
+        @box.workflow(queue="orders")
+        async def follow_up(ctx: todoku.Flow, order: int) -> None:
+            await ctx.sleep(days=7)
+            if await ctx.step(is_shipped, order, transactional=True):
+                await ctx.publish("order.follow_up", {"order": order})
+
+        box.route("order.follow_up", to=todoku.log())
+        self.pick, self.fulfil, self.follow_up = pick, fulfil, follow_up
 
     def prepare(self) -> None:
         """Makes the tables that are missing."""
@@ -83,13 +95,18 @@ class Shop:
         return order, str(run.id)
 
     def decide(self, order: int, approval: Approval) -> bool:
-        """Approves or refuses an order, and tells its run, in one commit. Returns False if that was decided before."""
+        """Approves or refuses an order, and tells its run, in one commit. Returns False if that was decided before.
+
+        With an approval starts the run that asks the customer a week later.
+        """
         with orders.transaction(self.url) as tx:
             state = "approved" if approval.approved else "refused"
             if not orders.move(tx, order, state, "new", "charged"):
                 return False
             ((run,),) = orders.run(tx, "select run from orders where id = ?", order)
             self.box.signal(run, "approval", approval, tx=tx)
+            if approval.approved:
+                self.follow_up.using(tx=tx).start(order)
         return True
 
     def show(self, order: int) -> dict[str, Any] | None:

@@ -148,6 +148,7 @@ _SUSPECT_LOOKUPS: Final = 2
 """Concurrent lookups of tokens not yet verified: for all addresses, and for those that sent too many wrong tokens. All
 requests share 32 threads."""
 
+_WRONG: Final = "too many wrong tokens from this address"
 _BEARER: Final = "todoku_bearer"
 _CALLER: Final = "todoku_caller"
 _IN_QUERY: Final = "qstash_token"
@@ -208,6 +209,22 @@ class Gate:
             raise self._note_failure(refused, address)
         return bearer
 
+    async def admit_by_secret(self, request: Request, find: Callable[[], str | None]) -> str:
+        """Returns the name that `find` has for the secret in a request's URL, or raises Refused: 404, or 429.
+
+        `find` blocks. Wrong secrets cost a caller and the database no more than wrong tokens do.
+        """
+        address = self.network(request)
+        async with self._lookups if self._wrong.peek(address).ok else self._suspect_lookups:
+            name = await asyncio.to_thread(find)
+        if name is None:
+            taken = self._wrong.take(address)
+            refused = Refused(404, "this path does not exist")
+            raise self._note_failure(refused if taken.ok else _too_often(_WRONG, taken), address)
+        if not (taken := self._rates.take(name)).ok:
+            raise _too_often("too many requests to this URL", taken)
+        return name
+
     async def identify(self, request: Request, plain: str) -> Token:
         """Returns the holder of a token that a form contains, or raises Refused: 401 or 429."""
         return await self._check(plain, self.network(request))
@@ -249,7 +266,7 @@ class Gate:
     def _refusal(self, address: str) -> Refused:
         taken = self._wrong.take(address)
         if not taken.ok:
-            return _too_often("too many wrong tokens from this address", taken)
+            return _too_often(_WRONG, taken)
         return _unauthorized("the token is not known", "it may have expired or been revoked: `todoku tokens list`")
 
     def _note_failure(self, refused: Refused, address: str) -> Refused:

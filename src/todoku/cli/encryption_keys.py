@@ -124,11 +124,14 @@ def shred_keys(
             click.confirm("The data encrypted with these keys will be lost for ever. Continue?", abort=True, err=True)
         found = shred(box.store.data_keys, chosen, operator, force=force, dry_run=dry_run)
     if as_json:
-        print_json(
-            {"keys": found.keys, "unfinished": found.unfinished, "dead_letters": found.dead, "dry_run": dry_run}
-        )  # fmt: skip
+        print_json({
+            "keys": found.keys, "unfinished": found.unfinished, "dead_letters": found.dead, "steps": found.steps,
+            "signals": found.signals, "dry_run": dry_run,
+        })  # fmt: skip
     else:
         say(f"shred: {'would delete' if dry_run else 'deleted'} {found.keys} data keys")
         say(f"  unreadable: {found.unfinished} unfinished deliveries, {found.dead} dead letters")
+        if found.steps or found.signals:
+            say(f"  and of runs of workflows: {found.steps} steps, {found.signals} signals")
     if found.keys == 0:
         sys.exit(1)

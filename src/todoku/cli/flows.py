@@ -1,7 +1,8 @@
-"""Commands about runs of workflows: flow show, rewind, signal, undo."""
+"""Commands about runs of workflows: flow show, export, rewind, signal, undo."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 import click
 import msgspec
 
+from todoku.app import App
 from todoku.cli.deliveries import id_argument
 from todoku.cli.options import (
     act_options,
@@ -31,7 +33,7 @@ from todoku.cli.output import (
 )
 from todoku.core.duration import span_text
 from todoku.daemon.banner import command
-from todoku.engine.flows import operations
+from todoku.engine.flows import history, operations
 from todoku.engine.flows.operations import RunAct, ShownRun, ShownStep
 
 _COLUMNS: Final = ("#", "name", "state", "took", "time", "told")
@@ -42,18 +44,32 @@ _WORK, _WAIT, _REST = "█", "░", "·"
 """What bars are made of: of steps that work, of those that wait, and the time before and after."""
 
 
+_id = click.argument("id", type=id_argument, metavar="[ID]", required=False)
+_key = click.option("--key", metavar="KEY", help="Instead of ID: the idempotency key that the run was started with.")
+
+
+def _named(box: App, id: UUID | int | None, key: str | None) -> UUID | int:
+    """The run that a person names, by its id, or by its key."""
+    if key is not None and id is None:
+        return operations.find_run(box.store, key)
+    if id is None or key is not None:
+        raise click.UsageError("Say which run: give one of ID and --key KEY.")
+    return id
+
+
 @click.command("show")
 @database_option
-@click.argument("id", type=id_argument, metavar="ID")
+@_id
+@_key
 @utc_option
 @json_option
-def _show(database: str | None, schema: str | None, id: UUID | int, as_json: bool) -> None:
+def _show(database: str | None, schema: str | None, id: UUID | int | None, key: str | None, as_json: bool) -> None:
     """Show a run and its steps, one line each.
 
     A bar says when a step ran or waited, and for how long. ID is the id of the run, or the number of its delivery.
     """
     with open_app(database, schema) as box:
-        found = operations.show(box.store, id, mask_fields=box.settings.mask_fields)
+        found = operations.show(box.store, _named(box, id, key), mask_fields=box.settings.mask_fields)
     if as_json:
         print_json(msgspec.to_builtins(found))
         return
@@ -133,16 +149,44 @@ _THEN: Final = {"sleeping": "wakes", "waiting": "gives up", "retrying": "tried a
 # ------------------------------------------------------------------------------------------------------------ acts
 
 
+@click.command("export")
+@database_option
+@click.argument("ids", nargs=-1, type=id_argument, metavar="[ID]...")
+@click.option("--workflow", metavar="NAME", help="The newest runs of this workflow, unfinished ones first.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Of --workflow: so many.")
+@click.option("--decrypt", is_flag=True, help="Also encrypted runs, in the clear, with the master key configured here.")
+@act_options
+def _export(
+    *, database: str | None, schema: str | None, ids: tuple[UUID | int, ...], workflow: str | None, limit: int,
+    decrypt: bool, by: str | None, why: str | None, dry_run: bool,
+) -> None:  # fmt: skip
+    """Print histories of runs, for tests of changed code.
+
+    They have arguments and results in the clear, nothing masked: the audit records who exported them.
+    """
+    if bool(ids) is (workflow is not None):
+        raise click.UsageError("Say which runs: give their IDs, or --workflow NAME.")
+    with open_app(database, schema) as box:
+        runs = ids if workflow is None else history.find_runs(box.outbox, workflow, limit)
+        if dry_run:
+            say(f"would export {len(runs)} runs: {', '.join(map(str, runs))}")
+            return
+        found = history.export(box.outbox, runs, identify_operator(by, why, dry_run=False), decrypt=decrypt)
+    for each in found:
+        say(history.to_line(each))
+
+
 @click.command("rewind")
 @database_option
-@click.argument("id", type=id_argument, metavar="ID")
+@_id
+@_key
 @click.option("--to", metavar="STEP", help="The first step to repeat: its name, or its number.")
 @click.option("--accept", is_flag=True, help="Repeat only the steps whose arguments have changed (STEP_CHANGED).")
 @act_options
 @json_option
 def _rewind(
-    *, database: str | None, schema: str | None, id: UUID | int, to: str | None, accept: bool, by: str | None,
-    why: str | None, dry_run: bool, as_json: bool,
+    *, database: str | None, schema: str | None, id: UUID | int | None, key: str | None, to: str | None, accept: bool,
+    by: str | None, why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a dead letter again from a step on.
 
@@ -152,18 +196,19 @@ def _rewind(
         raise click.UsageError("Say where to begin: give one of --to STEP and --accept.")
     with open_app(database, schema) as box:
         operator = identify_operator(by, why, dry_run=dry_run)
-        done = operations.rewind(box.store, id, operator, to=to, accept=accept, dry_run=dry_run)
+        done = operations.rewind(box.store, _named(box, id, key), operator, to=to, accept=accept, dry_run=dry_run)
     _report("rewind", done, "rewound", as_json=as_json)
 
 
 @click.command("undo")
 @database_option
-@click.argument("id", type=id_argument, metavar="ID")
+@_id
+@_key
 @act_options
 @json_option
 def _undo(
-    *, database: str | None, schema: str | None, id: UUID | int, by: str | None, why: str | None, dry_run: bool,
-    as_json: bool,
+    *, database: str | None, schema: str | None, id: UUID | int | None, key: str | None, by: str | None,
+    why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Undo the steps of a dead letter, the last one first.
 
@@ -171,27 +216,34 @@ def _undo(
     """
     with open_app(database, schema) as box:
         operator = identify_operator(by, why, dry_run=dry_run)
-        done = operations.undo(box.store, id, operator, dry_run=dry_run)
+        done = operations.undo(box.store, _named(box, id, key), operator, dry_run=dry_run)
     _report("undo", done, "is undoing", as_json=as_json)
 
 
 @click.command("signal")
 @database_option
-@click.argument("id", type=id_argument, metavar="ID")
-@click.argument("name")
-@click.argument("payload", metavar="[JSON]", default="null")
+@click.argument("words", nargs=-1, metavar="[ID] NAME [JSON]")
+@_key
 @act_options
 @json_option
 def _signal(
-    *, database: str | None, schema: str | None, id: UUID | int, name: str, payload: str, by: str | None,
+    *, database: str | None, schema: str | None, words: tuple[str, ...], key: str | None, by: str | None,
     why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Send a value to a run that waits for it, or will."""
-    value: Any = msgspec.json.decode(json_text(payload))
+    id, (name, *rest) = _parse_signal(words, keyed=key is not None)
+    value: Any = msgspec.json.decode(json_text(rest[0] if rest else "null"))
     with open_app(database, schema) as box:
         operator = identify_operator(by, why, dry_run=dry_run)
-        done = operations.signal(box.store, id, name, value, operator, dry_run=dry_run)
+        done = operations.signal(box.outbox, _named(box, id, key), name, value, operator, dry_run=dry_run)
     _report("signal", done, f"sent {name}", as_json=as_json, rest="no step waits for it yet: it is kept")
+
+
+def _parse_signal(words: tuple[str, ...], *, keyed: bool) -> tuple[UUID | int | None, Sequence[str]]:
+    """The ID, which a --key stands for, and the name and the value behind it."""
+    if not (keyed and 1 <= len(words) <= 2) and not (not keyed and 2 <= len(words) <= 3):
+        raise click.UsageError("Give ID NAME [JSON], or --key KEY NAME [JSON]. Quote the JSON.")
+    return (None, words) if keyed else (id_argument(words[0]), words[1:])
 
 
 def _report(act: str, done: RunAct, verb: str, *, as_json: bool, rest: str = "no step") -> None:
@@ -201,7 +253,7 @@ def _report(act: str, done: RunAct, verb: str, *, as_json: bool, rest: str = "no
         say(f"{'would: ' if done.dry_run else ''}{verb}: {', '.join(done.steps) or rest}")
 
 
-COMMANDS = (_show, _rewind, _signal, _undo)
+COMMANDS = (_show, _export, _rewind, _signal, _undo)
 
 flow = click.Group(
     "flow", {command.name: command for command in COMMANDS if command.name is not None},

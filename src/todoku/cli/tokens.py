@@ -40,11 +40,12 @@ def tokens() -> None:
 )
 @click.option("--name", default="token", show_default=True, help="Name of the token.")
 @click.option("--expires", type=duration, metavar="DURATION", help="Time until it expires: 30d.")
+@click.option("--upstash", is_flag=True, help="In the form of QStash's tokens: webhooks of @upstash/workflow need it.")
 @act_options
 @json_option
 def create_token(
     *, database: str | None, schema: str | None, scopes: tuple[str, ...], name: str, expires: float | None,
-    by: str | None, why: str | None, dry_run: bool, as_json: bool,
+    upstash: bool, by: str | None, why: str | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Create a token and print it.
 
@@ -56,7 +57,7 @@ def create_token(
         if dry_run:
             say(f"would create {name}: {', '.join(scopes)}", err=True)
             return
-        created, text = engine.create(box.store, operator, name=name, scopes=scopes, lasts=expires)
+        created, text = engine.create(box.store, operator, name=name, scopes=scopes, lasts=expires, upstash=upstash)
     if as_json:
         print_json(_fields(created) | {"token": text})
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -25,6 +25,15 @@ _HINT: Final = "numbers with their units, ms s m h d: 30s, 1h30m, 1d10h"
 
 _ASKING: Final = ("retry-after", "x-ratelimit-reset", "x-ratelimit-reset-requests", "x-ratelimit-reset-tokens")
 """Headers by which a receiver says when to come back; the first of them that can be read counts."""
+
+
+_1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def milliseconds(moment: datetime) -> int:
+    """Returns the whole milliseconds since 1970, never rounded up: a search that begins there finds the moment."""
+    return (moment - _1970) // _MILLISECOND
 
 
 def interval(text: str, *, what: str, longest: float = LONGEST) -> float:

@@ -18,6 +18,16 @@ from todoku.core.msgspec_warmup import warm_up
 StepKind = Literal["step", "sleep", "wait", "children", "publish", "value", "undo"]
 StepState = Literal["open", "done", "failed", "fatal", "undone", "rewound"]
 
+EFFECTS: Final[frozenset[StepKind]] = frozenset({"step", "children", "publish"})
+"""Kinds of steps that may have an effect, which is not to be repeated by mistake (R1)."""
+
+WaitsFor = Literal["sleep", "signal", "children", "retry"]
+
+WAITS_FOR: Final[dict[StepKind, WaitsFor]] = {
+    "sleep": "sleep", "wait": "signal", "children": "children", "step": "retry",
+}  # fmt: skip
+"""What a run waits for at an open step of this kind. One of kind `step` waits only between two attempts of its own."""
+
 RUN: Final = "todoku-run"
 """The header of messages that are runs. Its value says when their steps are undone: `auto`, or `always`."""
 
@@ -41,6 +51,9 @@ UNDO_TOPIC: Final = "todoku.undo"
 
 CHANGED: Final = "~changed"
 """The key of the row in which a run says which stored results would have been left over (R1), for `rewind --accept`."""
+
+RESTARTED: Final = "restart:="
+"""The key of the step that publishes the run that follows this one (R14). It does not depend on its arguments."""
 
 NO_UNDO: Final = frozenset({
     "BAD_PAYLOAD", "BAD_MASTER_KEY", "BY_HAND", "IDEMPOTENCY_CONFLICT", "INVALID_STEP", "SCHEMA_MISMATCH", "SHREDDED",
@@ -77,6 +90,16 @@ class StepRow(msgspec.Struct, frozen=True, gc=False):
         return self.state in ("done", "failed", "undone")
 
 
+class KeyedRun(msgspec.Struct, frozen=True):
+    """The run of a workflow that was started with this idempotency key: `fulfil.run(idempotency_key="fulfil-7")`.
+
+    `names`: those of the workflow, the former ones behind the present one.
+    """
+
+    idempotency_key: str
+    names: tuple[str, ...]
+
+
 class Undo(msgspec.Struct, frozen=True):
     """How a step is undone: a function, by its module and name, called with `arguments` and then with its result."""
 
@@ -92,12 +115,21 @@ class ChildEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
-class ChildBatch(msgspec.Struct, frozen=True):
+class ChildSuccess(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That a child has succeeded, with its result as its delivery has stored it: an encrypted one is sealed."""
+
+    destination: str
+    result: str | None = None
+
+
+class ChildBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """The children of one step: their batch, and the messages with their jobs, in the order of the calls."""
 
     batch: str
     messages: tuple[str, ...]
     jobs: tuple[str, ...]
+    succeeded: tuple[ChildSuccess | None, ...] = ()
+    """What is known of each child whose history may be gone, while the run still waits for others (R11)."""
 
 
 warm_up(Undo, ChildEnd, ChildBatch)
@@ -121,10 +153,13 @@ def find_changed(asked: str, stored: Iterable[StepRow], used: Iterable[str]) -> 
     """
     known = set(used)
     return [
-        row
-        for row in stored
-        if row.kind in ("step", "children", "publish") and row.name == asked and row.is_stored and row.key not in known
+        row for row in stored if row.kind in EFFECTS and row.name == asked and row.is_stored and row.key not in known
     ]
+
+
+def is_restarted(rows: Iterable[StepRow]) -> bool:
+    """Whether another run goes on with what this one did: as the query `undoable` (R14)."""
+    return any(row.key == RESTARTED and row.kind == "publish" and row.state == "done" for row in rows)
 
 
 def is_own_row(row: StepRow) -> bool:

@@ -28,7 +28,7 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _FORBIDDEN: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _SPACE: Final = " \t"
 
-_CONNECTION_HEADERS: Final = frozenset({
+CONNECTION_HEADERS: Final = frozenset({
     "accept-encoding", "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "te",
     "trailer", "transfer-encoding", "upgrade", "via",
 })  # fmt: skip
@@ -94,7 +94,7 @@ def check_headers(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dic
 def is_forwardable(name: str) -> bool:
     """Whether a publisher may set this header of the request to the receiver."""
     name = name.lower()
-    return name not in _CONNECTION_HEADERS and not name.startswith(_RESERVED_PREFIXES)
+    return name not in CONNECTION_HEADERS and not name.startswith(_RESERVED_PREFIXES)
 
 
 def is_run_header(name: str) -> bool:

@@ -52,6 +52,8 @@ class Idempotency(msgspec.Struct, frozen=True, gc=False):
     lasts: float | None = None
     """Seconds after which the key can be used again; None: as long as the ledger retains it. With a number, the entry
     deduplicates publishes only: the message has no key, so its effects are never skipped."""
+    until_end: bool = False
+    """With `lasts`: nor can the key be used again while the message's delivery has not ended, as that of a run (R8)."""
     alike: tuple[str, ...] = ()
     """Other digests of the same body: those of an encrypted body under the other master keys."""
 
@@ -127,3 +129,5 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     worker: UUID
     secrets: dict[str, str] | None = None
     """The decrypted secret headers of a request. They exist only in memory; the database has them sealed."""
+    claim_list: int | None = None
+    """The list by which it was claimed, if it was: its row does not say so then, and its epoch is 0."""

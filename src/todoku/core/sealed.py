@@ -188,11 +188,11 @@ class Kind(msgspec.Struct, frozen=True):
 class SealedPlace(msgspec.Struct, frozen=True):
     """The place that sealed bytes are bound to: they cannot be decrypted for another.
 
-    `name` is the topic of a payload, the destination of a result, a traceback or a step, or the URL that secret
-    headers are sent to. Secret headers are also bound to the kind and the method of their request.
+    `name` is the topic of a payload, the destination of a result, a traceback or a step, the name of a signal, or the
+    URL that secret headers are sent to. Secret headers are also bound to the kind and the method of their request.
     """
 
-    what: Literal["payload", "result", "traceback", "step", "headers"]
+    what: Literal["payload", "result", "traceback", "step", "signal", "headers"]
     message_id: str
     name: str
     content_type: str = "application/json"

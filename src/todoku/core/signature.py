@@ -172,15 +172,15 @@ def webhook_headers(id: str, body: bytes, *, secrets: Sequence[str], now: float)
     if not _ID.fullmatch(id):
         raise InvalidSetting(f"webhook-id cannot be {id!r}", hint="printable characters without a dot")
     timestamp = str(int(now))
-    signatures = [_VERSION + _webhook(webhook_key(secret), id, timestamp, body) for secret in secrets]
+    signed = f"{id}.{timestamp}.".encode() + body
+    signatures = [_VERSION + _base64(mac(webhook_key(secret), signed)) for secret in secrets]
     if not signatures:
         raise InvalidSetting("a webhook is signed by at least one secret", hint="whsec_…")
     return {WEBHOOK_ID: id, WEBHOOK_TIMESTAMP: timestamp, WEBHOOK_SIGNATURE: " ".join(signatures)}
 
 
-def _webhook(key: bytes, id: str, timestamp: str, body: bytes) -> str:
-    signed = f"{id}.{timestamp}.".encode() + body
-    return binascii.b2a_base64(mac(key, signed), newline=False).decode()
+def _base64(raw: bytes) -> str:
+    return binascii.b2a_base64(raw, newline=False).decode()
 
 
 @lru_cache(maxsize=256)

@@ -68,7 +68,12 @@ class RunStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def key(self) -> str:
         """The name of the step within its run: a second result under the same key is a repetition."""
-        return f"plan-{self.target_step}" if self.step_id == 0 and self.target_step else str(self.step_id)
+        return f"plan-{self.target_step}" if self.is_plan else str(self.step_id)
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether it says only that another step will run, beside others."""
+        return self.step_id == 0 and bool(self.target_step)
 
 
 class CallItem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -120,9 +125,42 @@ def run_options(given: Mapping[str, str]) -> RunOptions | None:
     )
 
 
+def trigger_fields(given: Mapping[str, str], url: str, id: str) -> dict[str, str]:
+    """Returns the headers of a publish that starts a run, of those of a trigger, which has only what its caller chose.
+
+    `id` is that of the run unless the caller has chosen one. If the run fails, its own URL is told, or the chosen one.
+    """
+    run_id, failure = given.get(_RUN_ID, id), "upstash-failure-callback"
+    told = {
+        f"{failure}-{name.removeprefix('upstash-')}": value
+        for name, value in given.items()
+        if name.startswith("upstash-forward-") or name in ("upstash-retries", "upstash-retry-delay")
+    }
+    return {
+        failure: url,
+        **told,
+        **given,
+        _RUN_ID: run_id,
+        "upstash-workflow-init": "true",
+        "upstash-workflow-url": url,
+        "upstash-forward-upstash-workflow-sdk-version": "1",
+        f"{failure}-forward-upstash-workflow-is-failure": "true",
+        f"{failure}-forward-upstash-workflow-failure-callback": "true",
+        f"{failure}-workflow-runid": run_id,
+        f"{failure}-workflow-init": "false",
+        f"{failure}-workflow-url": url,
+        f"{failure}-workflow-calltype": "failureCall",
+    }
+
+
+def is_run_id(id: str) -> bool:
+    """Returns whether a run may have this id."""
+    return _ID.fullmatch(id) is not None
+
+
 def check_run_id(id: str) -> str:
     """Returns the id of a run. InvalidMessage: it is not valid."""
-    if not _ID.fullmatch(id):
+    if not is_run_id(id):
         hint = "1 to 200 letters, digits, dots, dashes, underscores and tildes"
         raise InvalidMessage(f"Upstash-Workflow-RunId cannot be {id[:64]!r}", hint=hint)
     return id

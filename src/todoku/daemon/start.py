@@ -35,7 +35,7 @@ from todoku.daemon.http_start import (
 )
 from todoku.daemon.http_thread import HttpThread, is_local, listen_for, listening_url
 from todoku.daemon.serving import ServingProcesses
-from todoku.daemon.statistics import StatisticsThread
+from todoku.daemon.statistics import COUNTED_FOR_THE_LOG, StatisticsThread
 from todoku.daemon.supervisor import Supervisor
 from todoku.daemon.systemd import Notify
 from todoku.engine.diagnostics.summary import migrate_command, without_password
@@ -193,7 +193,8 @@ class Daemon:
             notify=Notify(os.environ),
         )
         self._statistics = StatisticsThread(
-            lambda: box.store.statistics.counts(max_age=settings.stats_interval_sec), settings.stats_interval_sec
+            lambda: box.store.statistics.counts(max_age=settings.stats_interval_sec, exactly=COUNTED_FOR_THE_LOG),
+            settings.stats_interval_sec,
         )
         self._alerts = create_alert_thread(self.supervisor, box)
         self._http: HttpThread | None = None

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from todoku.core.errors import TodokuError
 from todoku.engine.observability.log import Log
 from todoku.store.statistics import Counts
+
+COUNTED_FOR_THE_LOG: Final = 10_000
+"""Deliveries that the line counts one by one. A hundred thousand that only wait would cost the database half a percent
+of a core, whether somebody reads the line or not."""
 
 
 def format_job_stats(counts: Counts) -> str:

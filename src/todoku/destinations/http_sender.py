@@ -20,12 +20,12 @@ from todoku.core.settings import Settings
 if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
 import asyncio
-from weakref import WeakKeyDictionary
 
 import msgspec
 
 from todoku.core.address_guard import Guard, check_url
 from todoku.core.outcome import KEPT_BODY_BYTES, Response, trim_response
+from todoku.destinations.time_limits import TimeLimits
 
 if TYPE_CHECKING:
     from todoku.destinations.guarded_connector import LookUp
@@ -188,14 +188,16 @@ class Poster:
         self._guard = Guard(settings.http_allow, settings.http_loopback)
         self._rewrites = rewrites(settings.http_rewrite)
         self._own = Guard(settings.http_allow, loopback=True)
-        self._exchanges: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Guard, Exchange]] = WeakKeyDictionary()
+        self._open: dict[tuple[asyncio.AbstractEventLoop, bool], tuple[Exchange, TimeLimits]] = {}
+        """By event loop, and whether the URLs are rewritten ones."""
 
     async def post(self, post: OutgoingPost) -> ReceiverAnswer:
         """What the receiver answered. TimeoutError, or whatever aiohttp raises: it did not."""
-        to, guard, headers = self._rewritten(post) if self._rewrites else (post.url, self._guard, post.headers)
-        async with asyncio.timeout(post.timeout):
-            most = max(READ_BYTES, post.kept)
-            asked = await self._exchange(guard).ask(post.method, to, headers, post.body, most=most)
+        rewritten = self._rewritten(post) if self._rewrites else None
+        to, headers = (post.url, post.headers) if rewritten is None else rewritten
+        exchange, limits = self._connections(asyncio.get_running_loop(), rewritten is not None)
+        with limits.within(post.timeout):
+            asked = await exchange.ask(post.method, to, headers, post.body, most=max(READ_BYTES, post.kept))
         succeeded = 200 <= asked.status < 300
         if post.only_status and succeeded:
             return ReceiverAnswer({}, Response(asked.status))
@@ -206,26 +208,30 @@ class Poster:
 
     async def aclose(self) -> None:
         """End the connections of this event loop."""
-        for exchange in self._exchanges.pop(asyncio.get_running_loop(), {}).values():
-            await exchange.aclose()
+        loop = asyncio.get_running_loop()
+        for rewritten in (False, True):
+            if (found := self._open.pop((loop, rewritten), None)) is not None:
+                await found[0].aclose()
 
-    def _exchange(self, guard: Guard) -> Exchange:
-        exchanges = self._exchanges.get(loop := asyncio.get_running_loop())
-        if exchanges is None:
-            exchanges = self._exchanges[loop] = {}
-        if guard not in exchanges:
+    def _connections(self, loop: asyncio.AbstractEventLoop, rewritten: bool) -> tuple[Exchange, TimeLimits]:
+        found = self._open.get((loop, rewritten))
+        if found is None:
             from todoku.destinations.http_exchange import open_exchange  # noqa: PLC0415 - aiohttp is an extra
 
-            exchanges[guard] = open_exchange(guard, self._look_up)
-        return exchanges[guard]
+            found = open_exchange(self._own if rewritten else self._guard, self._look_up), TimeLimits()
+            self._open[loop, rewritten] = found
+        return found
 
-    def _rewritten(self, post: OutgoingPost) -> tuple[str, Guard, Mapping[str, str]]:
-        """For development: what is for one origin goes to another, which is asked as if it were the first."""
+    def _rewritten(self, post: OutgoingPost) -> tuple[str, Mapping[str, str]] | None:
+        """For development: what is for one origin goes to another, which is asked as if it were the first.
+
+        None: it is for none of these origins.
+        """
         for given, instead in self._rewrites.items():
             if post.url == given or post.url.startswith((f"{given}/", f"{given}?")):
                 host = given.partition("://")[2]
-                return instead + post.url[len(given) :], self._own, {**post.headers, "Host": host}
-        return post.url, self._guard, post.headers
+                return instead + post.url[len(given) :], {**post.headers, "Host": host}
+        return None
 
 
 def rewrites(given: tuple[str, ...]) -> dict[str, str]:

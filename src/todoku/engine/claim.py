@@ -9,12 +9,13 @@ else after a notice and once a second, however long the last scan took (decision
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
 from todoku.core.limit import Limit
 from todoku.core.message import Claimed
+from todoku.store.claim_lists import Listing
 from todoku.store.claims import Waiting
 from todoku.store.database import Slice
 from todoku.store.limits import UNCOUNTED, Counted, Gated
@@ -30,10 +31,8 @@ _IDLE: Final = 1.0
 """Seconds between two full scans of an idle worker, at most."""
 
 _PLACES: Final = 64
-"""Places in one claim statement; also the places without known work that are still tried because they had some."""
-
-_SHARING_PLACES: Final = 32
-"""Places that share one claim, at most: with more, each would yield too few deliveries for its cost."""
+"""Places in one claim statement, and bounded places that share its rows; also the places without known work that are
+still tried because they had some."""
 
 _REMEMBERED: Final = 60.0
 """Seconds for which a place that had work is still tried, so that its next message does not wait for a scan."""
@@ -41,6 +40,9 @@ _REMEMBERED: Final = 60.0
 _LANE_SHARE_MOST: Final = 8
 """A claim takes at most so many times the lanes asked for, and at most half as many as it may take rows. Each lane that
 ends empty costs a settle one lock of PostgreSQL's small lock table."""
+
+FEWEST = 100
+"""Deliveries that are worth a list: a worker that wants so many has a backlog of short ones."""
 
 T = TypeVar("T")
 Place = tuple[str, str, int]
@@ -95,6 +97,7 @@ class ClaimCursor:
         read_waiting: Callable[[Sequence[str]], Waiting] | None = None,
         room: Room = unlimited_room,
         per_key: Mapping[str, Limit] | None = None,
+        listable: Collection[str] = (),
     ) -> None:
         self._store = store
         self.worker = worker
@@ -103,6 +106,7 @@ class ClaimCursor:
         self._read = read_waiting or store.claims.waiting
         self._room = room
         self._per_key = per_key or {}
+        self._listable = tuple(listable)
         self._gates: dict[tuple[str, str], float] = {}
         self.next_gate = float("inf")
         """When the next gate may start a delivery, by this worker's monotonic clock."""
@@ -256,11 +260,12 @@ class ClaimCursor:
         places = [place for place in self._places_in_turn() if only is None or only.has(*place[:2])]
         rooms = [(place, room) for place in places if (room := self._room(*place[:2])) > 0]
         # Bounded places (hosts) share a claim: all of them are served in parallel, over few connections each.
-        share = -(-limit // max(1, min(len(rooms), len(self._waiting.groups), _SHARING_PLACES)))
+        share = -(-limit // max(1, min(len(rooms), len(self._waiting.groups), _PLACES)))
         slices = [self._slice(place, limit if room >= UNLIMITED else min(share, room)) for place, room in rooms]
         for first in range(0, len(slices), _PLACES):  # until one statement finds something
             some = slices[first : first + _PLACES]
-            if found := self._store.claims.take(self.worker, some, limit=limit, counted=counted):
+            listing = Listing(self._listable, FEWEST) if self._listable and limit >= FEWEST else None
+            if found := self._store.claims.take(self.worker, some, limit=limit, counted=counted, listing=listing):
                 self._finds_work = True
                 # The rows of one place are in order, so its last row is the new position.
                 for claim in found[-1:] if len(some) == 1 else found:

@@ -57,6 +57,11 @@ class Context:
         """Fields that the handler bound to `log`: replaced, never changed, because another thread may read them."""
 
     @property
+    def thread(self) -> int | None:
+        """The thread in which the function of a plain workflow runs now; None for other handlers."""
+        return None
+
+    @property
     def message_id(self) -> UUID:
         """The public id of the message: the same on every attempt and at every destination."""
         return UUID(self.claim.message_id)

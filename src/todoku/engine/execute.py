@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -29,6 +29,9 @@ from todoku.engine.worker.held_deliveries import StartedDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.worker_thread import OnFailure
 from todoku.store.store import Store
+
+if TYPE_CHECKING:
+    from todoku.engine.worker.step_pools import StepPools
 
 _HTTP_MARGIN: Final = 5.0
 
@@ -84,6 +87,8 @@ class Executor:
         self.opener = opener
         self.tracebacks = tracebacks
         self.is_draining = is_draining
+        self.step_pools: StepPools
+        """Where the plain functions of workflows run. The pools of the worker set it."""
         self.started: StartedDeliveries | None = None
         self.cancelled: set[tuple[int, int]] = set()
         """(id, epoch) of attempts that were cancelled and have not stopped yet."""

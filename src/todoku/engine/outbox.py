@@ -30,11 +30,13 @@ from todoku.engine.observability.tracing import inject
 from todoku.engine.publish import Encoded, MessageOptions, PreparedDraft, encode, fill, prepare
 from todoku.engine.random_bytes import random_16
 from todoku.engine.searched_fields import SearchedFields
+from todoku.engine.shared_commit import MOST as SHARED
+from todoku.engine.shared_commit import SharedCommit
 from todoku.engine.twins import Awaited, later, now, refuse_in_event_loop
 from todoku.store.batches import begin
 from todoku.store.database import Database, DialectName
 from todoku.store.join import Savepoint, run, run_async
-from todoku.store.publish import Publishing, publish
+from todoku.store.publish import Publishing, is_plain, publish
 from todoku.store.publish_parts import PART, Unbuilt, publish_parts
 from todoku.store.sql import Steps
 from todoku.store.store import Store
@@ -78,6 +80,7 @@ class Outbox:
         self.opener = Opener(settings.master_keys, store, monotonic=time.monotonic)
         self.secrets = SecretSources(settings.secrets_dir)
         self.instead: Instead | None = None
+        self._shared = SharedCommit(self._store_now, self._stored)
         self.wake: Callable[[], None] = _nothing
         """Called after a commit without `tx`, so that a worker in this process does not wait for its next poll."""
 
@@ -146,6 +149,8 @@ class Outbox:
         self._require(tx)
         if self.instead is not None:
             return (await _Instead(self.instead, _with_later(drafts, batch), tx))[: len(drafts)]
+        if tx is None and batch is None and self._may_share(drafts):
+            return await self._failing(_SharedTransaction(self._shared, drafts), len(drafts))
         steps = self._steps(drafts, batch, whole=True) if tx is None else self._joining(drafts, batch)
         return await self._counted(self.run(tx, steps), drafts, len(drafts), tx)
 
@@ -167,17 +172,32 @@ class Outbox:
         self, storing: Awaited[list[Message]], drafts: list[Draft], number: int, tx: Any
     ) -> list[Message]:
         """Stores so many drafts and counts them. They may still be built meanwhile."""
+        messages = await self._failing(storing, number)
+        if tx is None:
+            self.wake()
+        self.telemetry.published(drafts, messages)
+        return messages
+
+    async def _failing(self, storing: Awaited[list[Message]], number: int) -> list[Message]:
+        """Stores so many drafts, and counts them if they could not be stored."""
         try:
-            messages = await storing
+            return await storing
         except (BlockingCall, InvalidMessage):  # nothing was tried, or a draft could not be built
             raise
         except Exception as error:
             self.telemetry.publish_failed(error, number)
             raise
-        if tx is None:
-            self.wake()
+
+    def _may_share(self, drafts: list[Draft]) -> bool:
+        """Whether drafts may be stored in one transaction with those of other threads: they take no lock."""
+        return len(drafts) <= SHARED and all(map(is_plain, drafts))
+
+    def _store_now(self, drafts: list[Draft]) -> list[Message]:
+        return self.store.run(publish(self.publishing(), drafts, whole=True))
+
+    def _stored(self, drafts: Sequence[Draft], messages: Sequence[Message]) -> None:
+        self.wake()
         self.telemetry.published(drafts, messages)
-        return messages
 
     async def try_insert(self, drafts: list[Draft], tx: Any) -> list[Message] | None:
         """Stores drafts like `insert`, but logs a failure of the database and returns None (S3-72).
@@ -246,6 +266,21 @@ class _Transaction(Awaited[T]):
         if self._tx is None:
             return await asyncio.to_thread(self._store.run, self._steps)
         return await run_async(self._tx, self._dialect, self._steps)
+
+
+class _SharedTransaction(Awaited[list[Message]]):
+    """Drafts that may be stored in one transaction with those of other threads."""
+
+    def __init__(self, shared: SharedCommit, drafts: list[Draft]) -> None:
+        self._shared = shared
+        self._drafts = drafts
+
+    def now(self, twin: str) -> list[Message]:
+        refuse_in_event_loop(twin)
+        return self._shared.put(self._drafts)
+
+    async def later(self) -> list[Message]:
+        return await asyncio.to_thread(self._shared.put, self._drafts)
 
 
 class _Built:

@@ -64,6 +64,8 @@ class MessageOptions(msgspec.Struct, frozen=True, kw_only=True):
     reopen: bool = False
     unique_for: float | None = None
     """Seconds during which an equal payload is a duplicate; an idempotency key goes before it."""
+    unique_until_end: bool = False
+    """With `unique_for`: also afterwards, while the first has not ended."""
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
@@ -324,7 +326,8 @@ def _idempotency(draft: Draft, options: MessageOptions) -> Idempotency:
     key, text, topic = options.idempotency_key, draft.payload, draft.topic
     body = digest(json.loads(text)) if text is not None else digest_bytes(draft.payload_bytes or b"")
     if key is None:
-        return Idempotency(unique_scope(topic), body, key_hash(body), body, lasts=options.unique_for)
+        lasts, until_end = options.unique_for, options.unique_until_end
+        return Idempotency(unique_scope(topic), body, key_hash(body), body, lasts=lasts, until_end=until_end)
     check_text(key, "idempotency key", MAX_KEY_LENGTH)
     return Idempotency(publish_scope(topic), key, key_hash(key), body, options.reopen)
 

@@ -88,6 +88,9 @@ class Registry:
         at once."""
         self.companions: list[Companion] = []
         """What runs beside each worker that does not end when it is idle, in a thread each, while it takes work."""
+        self.tidy: list[Callable[[], object]] = []
+        """What a framework does in a thread before and after each plain function of a workflow, as Django closes stale
+        connections."""
         self._around: list[Callable[[Target], Target]] = []
 
     def add(self, target: Target) -> Target:
@@ -147,6 +150,18 @@ class Registry:
     def serves_runs(self) -> bool:
         """Whether a workflow is among the targets."""
         return any(target.context is not None for target in self)
+
+    @property
+    def listable(self) -> frozenset[str]:
+        """The targets whose deliveries may be claimed by list: handlers that are no runs and have no transaction.
+
+        The steps of a run, and what a transactional handler commits, are fenced by the row of the delivery.
+        """
+        return frozenset(
+            target.name
+            for target in self
+            if target.call is not None and target.context is None and not target.transactional
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ BATCH: Final = 500
 """Outcomes in one transaction; larger ones were measured to be slower."""
 
 _LONGEST_WAIT: Final = 1.0
-_DELAY: Final = 0.02
+_DELAY: Final = 0.05
 """Seconds between two settles of outcomes that may be delayed: a small transaction costs as much as a large one."""
 
 

@@ -1,7 +1,8 @@
 """Acts: what an operator may do to deliveries. Each commits with its audit row, and takes a batch at a time.
 
 Every act takes the next `limit` deliveries that match, with ids greater than `after`; `Acted.last` is the last of them.
-Only `todoku.engine.operations`, and `todoku.engine.http.request_acts` for HTTP requests, call these methods.
+Only `todoku.engine.operations`, and `todoku.engine.http.request_acts` for HTTP requests, call these methods. `letters`
+has the acts on dead letters by their own ids.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from todoku.core.identity import destination_lock, effect_scope, once_scope
 from todoku.core.message import Draft, Message
 from todoku.store import gates
 from todoku.store.audit import Signed
+from todoku.store.claim_lists import write_out
 from todoku.store.database import Database, Tx, run_steps
 from todoku.store.deliveries import Filter, parameters
 from todoku.store.ended_delivery import load_as_succeeded, load_ended
 from todoku.store.endings import Endings
 from todoku.store.lanes import REMOVED
+from todoku.store.lanes import lock as lock_lanes
 from todoku.store.publish import publish
 
 MISSING: Final = "not found, or being changed by somebody else"
@@ -64,7 +67,7 @@ class ActStore:
 
         A run of a workflow whose undo has begun is passed over (R5).
         """
-        act = _Act("replay", ("aborted",), replay, refused=_undoing)
+        act = Act("replay", ("aborted",), replay, refused=undoing)
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
 
     def repeat(self, drafts: Sequence[tuple[int, Draft]], signed: Signed, *, change: str | None = None) -> list[UUID]:
@@ -110,7 +113,7 @@ class ActStore:
         def change(tx: Tx, rows: list[Picked]) -> list[int]:
             return cancel(tx, rows, signed.why, endings=self._endings)
 
-        act = _Act("cancel", ("pending", "failed", "sending"), change)
+        act = Act("cancel", ("pending", "failed", "sending"), change)
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
 
     def settle_by_hand(
@@ -136,9 +139,9 @@ class ActStore:
             return _settle_as_aborted(tx, rows, signed.why, ttl=self._ledger_ttl, endings=self._endings)
 
         if succeeded:
-            act = _Act("settle as succeeded", ("pending", "failed", "aborted"), succeed, "settle_by_hand")
+            act = Act("settle as succeeded", ("pending", "failed", "aborted"), succeed, "settle_by_hand")
         else:
-            act = _Act("settle as aborted", ("pending", "failed"), abort, "settle_by_hand")
+            act = Act("settle as aborted", ("pending", "failed"), abort, "settle_by_hand")
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
 
     def purge(
@@ -147,9 +150,9 @@ class ActStore:
         """Removes dead letters for good."""
 
         def change(tx: Tx, rows: list[Picked]) -> list[int]:
-            return _purge(tx, rows, signed, ttl=self._ledger_ttl, endings=self._endings)
+            return purge(tx, rows, signed, ttl=self._ledger_ttl, endings=self._endings)
 
-        act = _Act("purge", ("aborted",), change)
+        act = Act("purge", ("aborted",), change)
         return self._do(act, which, signed, limit=limit, after=after, dry_run=dry_run)
 
     def clear_history(
@@ -177,9 +180,9 @@ class ActStore:
 
         return self._database.write("clear_history", work)
 
-    def _do(self, act: _Act, which: Filter, signed: Signed, *, limit: int, after: int, dry_run: bool) -> Acted:
+    def _do(self, act: Act, which: Filter, signed: Signed, *, limit: int, after: int, dry_run: bool) -> Acted:
         def work(tx: Tx) -> Acted:
-            return _perform(tx, act, which, signed, limit=limit, after=after, dry_run=dry_run)
+            return perform(tx, act, which, signed, limit=limit, after=after, dry_run=dry_run)
 
         return self._endings.write(act.operation or act.name, work)
 
@@ -210,9 +213,10 @@ class Picked(msgspec.Struct, frozen=True):
     digest: str | None
     message_id: Any
     scope: str | None
+    replay_count: int
 
 
-class _Act(msgspec.Struct, frozen=True):
+class Act(msgspec.Struct, frozen=True):
     """An act: its name in the audit, the states it applies to, how it changes rows, the name of its failpoints.
 
     `refused` returns why it passes over rows in those states, by their ids.
@@ -228,10 +232,13 @@ class _Act(msgspec.Struct, frozen=True):
 def pick(tx: Tx, which: Filter, allowed: Sequence[str], limit: int, after: int) -> list[Picked]:
     """Locks the matching rows. Unless ids or a status are given, only rows the act applies to count for the limit."""
     among = list(allowed) if which.ids is None and which.status is None else None
-    return [Picked(*row) for row in tx.rows("pick", **parameters(which), among=among, after=after, most=limit)]
+    rows = [Picked(*row) for row in tx.rows("pick", **parameters(which), among=among, after=after, most=limit)]
+    # Now that they are locked: what a worker has listed is running, whatever its row said.
+    listed = write_out(tx, [row.id for row in rows if row.status == "pending"])
+    return [msgspec.structs.replace(row, status="sending") if row.id in listed else row for row in rows]
 
 
-def _perform(tx: Tx, act: _Act, which: Filter, signed: Signed, *, limit: int, after: int, dry_run: bool) -> Acted:
+def perform(tx: Tx, act: Act, which: Filter, signed: Signed, *, limit: int, after: int, dry_run: bool) -> Acted:
     """Changes the matching rows that the act applies to, audits it, and says why others were passed over."""
     matched = pick(tx, which, act.allowed, limit, after)
     last = matched[-1].id if matched else None
@@ -254,7 +261,8 @@ def _perform(tx: Tx, act: _Act, which: Filter, signed: Signed, *, limit: int, af
     return Acted(len(matched), tuple(changed), dict(skipped), last)
 
 
-def _undoing(tx: Tx, rows: list[Picked]) -> dict[int, str]:
+def undoing(tx: Tx, rows: list[Picked]) -> dict[int, str]:
+    """Returns why some of these dead letters are not replayed: their steps are undone (R5)."""
     return {id: UNDONE for (id,) in tx.rows("undoing", ids=[row.id for row in rows])}
 
 
@@ -319,7 +327,7 @@ def _settle_as_aborted(tx: Tx, rows: list[Picked], why: str, *, ttl: float, endi
     return changed
 
 
-def _purge(tx: Tx, rows: list[Picked], signed: Signed, *, ttl: float, endings: Endings) -> list[int]:
+def purge(tx: Tx, rows: list[Picked], signed: Signed, *, ttl: float, endings: Endings) -> list[int]:
     """Removes dead letters. A lane that one of them blocked goes on; keys are remembered as after a success.
 
     The audit names their messages, too: nothing else says why a message has no delivery any more (I1).
@@ -337,9 +345,9 @@ def _purge(tx: Tx, rows: list[Picked], signed: Signed, *, ttl: float, endings: E
 def _refresh_lanes(tx: Tx, rows: Iterable[Picked], *, unpark: bool) -> None:
     """Looks at the head of each lane again. Only a change to the dead letter that blocks a lane frees it."""
     rows = list(rows)
-    lanes = {row.lane for row in rows if row.lane is not None}
+    locked = set(lock_lanes(tx, (row.lane for row in rows)))
     freed = {row.lane for row in rows if unpark and row.status == "aborted" and row.reason not in REMOVED}
-    for some, free in ((lanes & freed, True), (lanes - freed, False)):
+    for some, free in ((locked & freed, True), (locked - freed, False)):
         if some:
             tx.rows("refresh_lanes", lanes=sorted(some), unpark=free)
 

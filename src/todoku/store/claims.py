@@ -20,7 +20,8 @@ from todoku.core.http_request import served_as
 from todoku.core.message import Claimed
 from todoku.core.outcome import Done, Outcome
 from todoku.core.status import Status
-from todoku.store import gates, settlement
+from todoku.store import claim_lists, gates, settlement
+from todoku.store.claim_lists import Listing
 from todoku.store.database import Database, Slice, Tx
 from todoku.store.endings import Endings
 from todoku.store.lanes import claim as claim_lanes
@@ -73,6 +74,7 @@ class ClaimStore:
         self._database = database
         self._endings = endings
         self._ledger_ttl = ledger_ttl
+        self._lists = claim_lists.OpenLists()
         self.seconds = 0.0
         """Seconds that `waiting` and the takes have worked so far, without what they waited for: a connection, the
         write lock of SQLite, the lock of a limit."""
@@ -83,7 +85,15 @@ class ClaimStore:
 
     # --------------------------------------------------------------------------------------------- take
 
-    def take(self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted = UNCOUNTED) -> list[Claimed]:
+    def take(
+        self,
+        worker: UUID,
+        slices: Sequence[Slice],
+        *,
+        limit: int,
+        counted: Counted = UNCOUNTED,
+        listing: Listing | None = None,
+    ) -> list[Claimed]:
         """Takes up to `limit` due deliveries, slice by slice, each slice in time order.
 
         `attempt` and `epoch` of each rise. A worker whose lease ended gets nothing. Paused queues, open breakers,
@@ -91,12 +101,27 @@ class ClaimStore:
 
         Of the names in `counted`, here and in the other takes, no more is taken than their limits leave: exactly, even
         if other workers claim at the same moment. Places at their limit are passed over, and not waited for.
+
+        `listing`: what may be claimed by one list, on PostgreSQL and without limits.
         """
+
+        if listing is not None and not counted and self._database.dialect == "postgresql":
+            return self._take_list(worker, slices, limit, listing)
 
         def take(tx: Tx, some: Sequence[Slice], most: int) -> list[Any]:
             return self._database.claim(tx, worker, some, most)
 
         return self._take("claim", worker, slices, counted, limit, take)
+
+    def _take_list(self, worker: UUID, slices: Sequence[Slice], limit: int, listing: Listing) -> list[Claimed]:
+        def work(tx: Tx) -> list[Any]:
+            return self._timed(lambda: claim_lists.claim(tx, worker, slices, limit, listing))
+
+        rows = self._database.write_alone("claim", work)
+        build: Callable[..., Claimed] = Claimed
+        claims = [build(*row, worker, claim_list=number) for number, *row in rows]
+        self._lists.add(claims)
+        return claims
 
     def take_suspect(
         self, worker: UUID, places: Sequence[tuple[str, str]], *, counted: Counted = UNCOUNTED
@@ -211,6 +236,7 @@ class ClaimStore:
             middle = len(settled) // 2
             one, other = self.settle(settled[:middle], run_ms), self.settle(settled[middle:], run_ms)
             return SettleReport(one.lost + other.lost, one.stuck + other.stuck)
+        self._lists.end(claim for claim, _ in settled)
         return SettleReport(
             lost=self._lost(worker, [claim for claim, _ in settled if claim.id in lost] if lost else [])
         )
@@ -248,7 +274,9 @@ class ClaimStore:
     def _settle(
         self, tx: Tx, worker: UUID, settled: Sequence[settlement.Settled], run_ms: settlement.RunTimes
     ) -> set[int]:
-        return settlement.settle(tx, worker, settled, run_ms=run_ms, ledger_ttl=self._ledger_ttl, endings=self._endings)
+        return settlement.settle(
+            tx, worker, settled, run_ms=run_ms, ledger_ttl=self._ledger_ttl, endings=self._endings, lists=self._lists
+        )
 
     def _lost(self, worker: UUID, claims: list[Claimed]) -> tuple[Claimed, ...]:
         if not claims:
@@ -275,6 +303,7 @@ class ClaimStore:
             return settlement.release(tx, worker, claims, delay, endings=self._endings)
 
         ours = self._endings.write("release", work)
+        self._lists.end(claims)
         return tuple(claim for claim in claims if claim.id not in ours)
 
 

@@ -36,11 +36,16 @@ class Rewrapped(msgspec.Struct, frozen=True):
 
 
 class Stranded(msgspec.Struct, frozen=True):
-    """The number of data keys, and of unfinished deliveries and dead letters that cannot be decrypted without them."""
+    """The number of data keys, and of what cannot be decrypted without them (R13).
+
+    `steps` and `signals` are those of runs, also of runs that have succeeded and are kept for a while.
+    """
 
     keys: int
     unfinished: int
     dead: int
+    steps: int = 0
+    signals: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -75,13 +80,14 @@ class DataKeyStore:
         return self._database.write("rewrap", lambda tx: _rewrap(tx, current, change, signed, after, limit))
 
     def count_stranded(self, *, since: str, before: str) -> Stranded:
-        """Counts what cannot be decrypted without the keys of these days. Reads every delivery."""
+        """Counts what cannot be decrypted without the keys of these days. Reads every delivery and message."""
 
         def work(tx: Tx) -> Stranded:
             ((keys,),) = tx.rows("count_data_keys", since=since, before=before)
             like = {"kind": f"{SEALED};%", "secrets": f'%"{SECRETS}"%'}
             ((unfinished, dead),) = tx.rows("stranded", since=since, before=before, **like)
-            return Stranded(keys, unfinished, dead)
+            ((steps, signals),) = tx.rows("stranded_runs", since=since, before=before, kind=like["kind"])
+            return Stranded(keys, unfinished, dead, steps, signals)
 
         return self._database.snapshot(work)
 

@@ -38,6 +38,18 @@ class Slice(msgspec.Struct, frozen=True):
     most: int = 500
 
 
+def slice_parameters(slices: Sequence[Slice]) -> dict[str, list[Any]]:
+    """The slices as columns, for statements that claim from all of them."""
+    return {
+        "queues": [part.queue for part in slices],
+        "destinations": [part.destination for part in slices],
+        "priorities": [part.priority for part in slices],
+        "after_ats": [part.after_at for part in slices],
+        "after_ids": [part.after_id for part in slices],
+        "mosts": [part.most for part in slices],
+    }
+
+
 class Migrated(msgspec.Struct, frozen=True):
     """The versions a migration applied, and the version the schema has now."""
 
@@ -163,10 +175,13 @@ class Database(Protocol):
     def bulk(self) -> AbstractContextManager[Bulk]:
         """A separate connection that reads and writes whole tables."""
 
-    def listen(self, notice: Callable[[], None], *, awaited: Callable[[str], None]) -> Listener:
+    def listen(
+        self, notice: Callable[[], None], *, awaited: Callable[[str], None], limited: Callable[[], None]
+    ) -> Listener:
         """Calls `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom.
 
-        `awaited` is called with the id of a message whose end another process waits for (`announce_wait`).
+        `awaited` is called with the id of a message whose end another process waits for (`announce_wait`), `limited`
+        when a pause or a limit was changed (`announce_limits`).
         """
 
     def listen_for_ends(self, ended: Callable[[str], None]) -> Listener | None:
@@ -177,6 +192,9 @@ class Database(Protocol):
 
     def announce_wait(self, message_id: str) -> None:
         """Tells every process that listens for work that the end of this message's deliveries is awaited."""
+
+    def announce_limits(self, tx: Tx) -> None:
+        """Tells every process that listens for work, with the commit, that a pause or a limit was changed."""
 
     def give_notice(self, tx: Tx, message_ids: Sequence[str]) -> None:
         """Tells every process that listens for ends, with the commit, that deliveries of these messages ended."""

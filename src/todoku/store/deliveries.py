@@ -53,12 +53,21 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     schedules: tuple[str, ...] = ()
     caller_ips: tuple[str, ...] = ()
     flow_keys: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+    """Workflow runs over HTTP that the request belongs to."""
+    run_parts: tuple[str, ...] = ()
+    """Its parts in the run, as `RunPart` has them."""
+    run_starts: tuple[int, ...] = ()
+    """When the run was started, in unix milliseconds."""
+    sources: tuple[str, ...] = ()
+    """The messages whose end the request reports."""
     response_statuses: tuple[int, ...] = ()
     """The HTTP status of the response to the last failed attempt; 0: there was no response."""
 
 
 _OF_REQUESTS: Final = (
     "urls", "hosts", "paths", "labels", "request_queues", "url_groups", "schedules", "caller_ips", "flow_keys",
+    "run_ids", "run_parts", "run_starts", "sources",
 )  # fmt: skip
 
 

@@ -43,8 +43,7 @@ class DestinationStore:
         def work(tx: Tx) -> None:
             changed = [name for (name,) in tx.rows("set_on_abort", names=sorted(destinations), on_abort=policy)]
             blocked = tx.rows("blocked_lanes", destinations=changed) if skip and changed else []
-            if locked := lanes.lock(tx, (lane for (lane,) in blocked)):
-                tx.rows("refresh_lanes", lanes=locked, unpark=True)
+            lanes.refresh(tx, (lane for (lane,) in blocked), unpark=True)
 
         self._database.write("set_on_abort", work)
 

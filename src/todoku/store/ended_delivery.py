@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from todoku.core.decision import Settlement
+from todoku.core.http_request import INHERITED
 from todoku.core.message import Claimed
 from todoku.core.outcome import Response
 from todoku.core.status import Status
@@ -37,6 +38,12 @@ class EndedDelivery(msgspec.Struct, frozen=True):
     """The receiver's response to the last attempt; None if the caller that ended the delivery does not have it."""
     exhausted: bool = False
     """It became a dead letter because no attempt was left."""
+
+
+def trace_of(headers: str | None) -> dict[str, str]:
+    """The trace headers and the correlation id of a message, for the messages that follow it."""
+    found: dict[str, str] = {} if headers is None else msgspec.json.decode(headers)
+    return {name: value for name, value in found.items() if name.lower() in INHERITED}
 
 
 def select_ended(pairs: Iterable[tuple[Claimed, Settlement]], cancelled: Collection[int]) -> list[EndedDelivery]:

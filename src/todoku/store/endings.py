@@ -18,7 +18,7 @@ from todoku.core.decision import Settlement
 from todoku.core.ending import BATCH, OWN, EndedRequest, Ending, Hook, batch_of, callback_draft, callback_of
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, InvalidMessage
 from todoku.core.flow import RACING, RUN, awaited_race
-from todoku.core.http_request import INHERITED, TOPIC, HttpRequest, request_of
+from todoku.core.http_request import TOPIC, HttpRequest, request_of
 from todoku.core.identity import uuid7
 from todoku.core.message import Claimed, Draft, Leg
 from todoku.core.sealed import kind_of
@@ -26,7 +26,7 @@ from todoku.core.status import Status
 from todoku.store import batches, ended_delivery, undos
 from todoku.store.columns import moment, read_response
 from todoku.store.database import Database, Tx, run_steps
-from todoku.store.ended_delivery import CANCELLED, EndedDelivery
+from todoku.store.ended_delivery import CANCELLED, EndedDelivery, trace_of
 from todoku.store.http_runs import fail_invoker, read_initial_body
 from todoku.store.publish import Publishing, publish
 from todoku.store.waiters import Waiters
@@ -103,12 +103,6 @@ def _callbacks(tx: Tx, wanted: Sequence[tuple[EndedDelivery, HttpRequest]]) -> I
         yield callback_draft(uuid7(time.time_ns() // 1_000_000, os.urandom(10)), ended, to, trace_of(each.headers))
 
 
-def trace_of(headers: str | None) -> dict[str, str]:
-    """The trace headers and the correlation id of a message, for the messages that follow it."""
-    found: dict[str, str] = {} if headers is None else msgspec.json.decode(headers)
-    return {name: value for name, value in found.items() if name.lower() in INHERITED}
-
-
 FORGOTTEN_AFTER: Final = 86_400.0
 """Seconds after which a hook that no worker has announced is dropped."""
 
@@ -166,7 +160,7 @@ class Endings:
                 run_steps(tx, publish(self.publishing(), calls))
             undos.begin(tx, self.publishing(), ended)
             self._publish_next(tx, batches.count(tx, ended))
-            _call_races(tx, ended)
+            _call_parents(tx, ended)
             if self._waiters:
                 self._waiters.note(tx, {each.message_id for each in ended})
 
@@ -259,11 +253,20 @@ class Endings:
         return Publishing(database.dialect, database.queries, database.now(), self._notify)
 
 
-def _call_races(tx: Tx, ended: Sequence[EndedDelivery]) -> None:
-    """Calls the runs that go on with the first of their children."""
-    racing = {str(batch_of(each.headers)) for each in ended if each.headers is not None and RACING in each.headers}
-    if racing:
-        tx.rows("call_runs", awaits=[awaited_race(batch) for batch in sorted(racing)])
+def _call_parents(tx: Tx, ended: Sequence[EndedDelivery]) -> None:
+    """Calls the runs for which the end of one child counts, and not that of its batch.
+
+    A race goes on with the first. A child that was replayed ends once more, when its batch may be over already: the
+    run has looked meanwhile, and found it open (R2).
+    """
+    awaited: set[str] = set()
+    for each in ended:
+        if each.headers is not None and RACING in each.headers:
+            awaited.add(awaited_race(str(batch_of(each.headers))))
+        elif each.ended_before and (batch := batch_of(each.headers)) is not None:
+            awaited.add(str(batch))
+    if awaited:
+        tx.rows("call_runs", awaits=sorted(awaited))
 
 
 def read_hooks(tx: Tx) -> tuple[Hook, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -97,11 +97,20 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     ids: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
-    prefix: str | None = None
+    prefixes: tuple[str, ...] = ()
+    """Beginnings of URLs."""
+    hosts: tuple[str, ...] = ()
+    """Of URLs: names in any case, or `host:port`."""
+    paths: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    caller_ips: tuple[str, ...] = ()
+    flow_keys: tuple[str, ...] = ()
+    messages: tuple[UUID, ...] = ()
+    """Messages that steps have published."""
     state: ShownState | None = None
     since: datetime | None = None
     until: datetime | None = None
+    """Exclusive."""
 
 
 class RunTransaction:
@@ -124,6 +133,10 @@ class RunTransaction:
         labels = msgspec.json.encode(new.labels).decode()
         return next((moment(at) for (at,) in self._tx.rows("create_http_run", labels=labels, **values)), None)
 
+    def initial_body(self, run_id: str) -> str | None:
+        """Returns the text of the body that a run was started with; None: there is no such run."""
+        return next((text for (text,) in self._tx.rows("http_run_initial", run=run_id)), None)
+
     def message_of(self, run_id: str, key: str) -> UUID | None:
         """Returns the message that a step has published; None: the run does not have the step."""
         return next((uuid(id) for (id,) in self._tx.rows("http_run_step_message", run=run_id, key=key)), None)
@@ -134,6 +147,14 @@ class RunTransaction:
             "add_http_run_step", run=run_id, key=step.key, message=step.message_id, call_type=step.call_type,
             name=step.name, type=step.type, body=step.body,
         )  # fmt: skip
+
+    def change_options(self, run_id: str, request: str) -> None:
+        """Gives the next calls of a run other options. The run is locked."""
+        self._tx.rows("set_http_run_request", run=run_id, request=request)
+
+    def replace_call(self, run_id: str, old: UUID, new: UUID) -> bool:
+        """Lets another message make the call that follows a step. The run is locked. False: there is no such call."""
+        return bool(self._tx.rows("replace_http_call", run=run_id, old=old, new=new))
 
     def end(self, run_id: str, state: RunState, result: str | None) -> bool:
         """Ends a run; nothing waits for events any more. False: it had ended before."""
@@ -165,6 +186,19 @@ class RunTransaction:
     def take_event(self, run_id: str, event: str) -> str | None:
         """Takes the oldest event that was kept for a run. The run is locked."""
         return next((data for (data,) in self._tx.rows("take_http_event", run=run_id, event=event)), None)
+
+    def kept(self, run_id: str) -> tuple[int, int]:
+        """Returns how many events are kept for a run, and how long their texts are together. The run is locked."""
+        ((number, size),) = self._tx.rows("kept_http_events", run=run_id)
+        return int(number), int(size)
+
+    def add_webhook(self, run_id: str, digest: str, origin: str) -> None:
+        """Stores a webhook of a run, by the digest of its token. The run is locked."""
+        self._tx.rows("add_http_webhook", run=run_id, digest=digest, origin=origin)
+
+    def webhook(self, run_id: str, digest: str) -> str | None:
+        """Returns the origin of a webhook's URL; None: the run has no such webhook."""
+        return next((origin for (origin,) in self._tx.rows("http_webhook", run=run_id, digest=digest)), None)
 
     def hasten(self, message_id: UUID) -> None:
         """Makes a delayed call due now, unless a worker has taken it already."""
@@ -210,21 +244,37 @@ class HttpRunStore:
         """Returns runs, the newest first. `before`: only those behind this one."""
         at, id = before or (None, None)
         rows = self._database.read(
-            lambda tx: tx.rows(
-                "http_runs", ids=list(which.ids) or None, urls=list(which.urls) or None, prefix=which.prefix,
-                labels=list(which.labels) or None, state=which.state, since=which.since, until=which.until,
-                before_at=at, before_id=id, most=limit,
-            )
-        )  # fmt: skip
+            lambda tx: tx.rows("http_runs", **_parameters(which), before_at=at, before_id=id, most=limit)
+        )
         return tuple(map(_run, rows))
 
     def waiters(self, event: str) -> tuple[WaiterRow, ...]:
         """Returns the runs that wait for an event."""
         return tuple(map(_waiter, self._database.read(lambda tx: tx.rows("http_waiters", event=event, run=None))))
 
+    def has_webhook(self, run_id: str, digest: str) -> bool:
+        """Returns whether a run has the webhook with this digest."""
+        return bool(self._database.read(lambda tx: tx.rows("http_webhook", run=run_id, digest=digest)))
+
     def calls(self, run_id: str) -> tuple[int, ...]:
         """Returns the deliveries of a run that have not ended."""
         return tuple(id for (id,) in self._database.read(lambda tx: tx.rows("http_run_calls", run=run_id)))
+
+
+_MANY: Final = ("ids", "urls", "prefixes", "paths", "labels", "caller_ips", "flow_keys")
+
+
+def _parameters(which: RunFilter) -> dict[str, Any]:
+    hosts = [host.lower() for host in which.hosts]
+    return {
+        **{name: list(getattr(which, name)) or None for name in _MANY},
+        "hosts": hosts or None,
+        "with_port": any(":" in host for host in hosts),
+        "messages": [str(id) for id in which.messages] or None,
+        "state": which.state,
+        "since": which.since,
+        "until": which.until,
+    }
 
 
 def read_initial_body(tx: Tx, run_id: str) -> bytes | None:

@@ -77,3 +77,12 @@ def lock(tx: Tx, lanes: Iterable[int | None]) -> list[int]:
     if locked := sorted({lane for lane in lanes if lane is not None}):
         tx.rows("lock_lanes", lanes=locked)
     return locked
+
+
+def refresh(tx: Tx, lanes: Iterable[int | None], *, unpark: bool = False) -> None:
+    """Looks at the heads of these lanes again, after deliveries of them changed. `unpark`: no dead letter blocks them.
+
+    The caller has locked those deliveries. The heads are read once the lanes are locked: what others changed is seen.
+    """
+    if locked := lock(tx, lanes):
+        tx.rows("refresh_lanes", lanes=locked, unpark=unpark)

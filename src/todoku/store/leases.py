@@ -19,6 +19,9 @@ from todoku.store.endings import Endings
 _AT_ONCE: Final = 5000
 """Orphans freed by one statement."""
 
+OLD: Final = 1.0
+"""Seconds after which a worker writes its claims by list out."""
+
 WorkerState = Literal["running", "idle", "draining"]
 """What a worker's row says: it claims, it sleeps until it is woken, or it is shutting down."""
 
@@ -119,8 +122,18 @@ class LeaseStore:
         """Writes what a worker does, without renewing its lease. Publishers notify while a worker is "idle"."""
         self._database.write_alone("set_state", lambda tx: tx.rows("set_state", worker=worker, state=state))
 
-    def owned(self, worker: UUID) -> list[Held]:
-        """The deliveries that a worker owns according to the database, and whether each was asked to stop."""
+    def owned(self, worker: UUID, *, fresh: bool = False) -> list[Held]:
+        """The deliveries that a worker owns according to the database, and whether each was asked to stop.
+
+        Those that it has listed are written out first, if the list is a second old. `fresh`: whatever its age.
+        """
+        age = 0.0 if fresh else OLD
+
+        def old(tx: Tx) -> bool:
+            return bool(tx.rows("has_lists", worker=worker, age=age)[0][0])
+
+        if self._database.read(old):
+            self._database.write("release", lambda tx: tx.rows("write_out_lists", worker=worker, age=age))
         rows = self._database.read(lambda tx: tx.rows("owned", worker=worker))
         return [Held(id, epoch, bool(asked), lane, worker, gate) for id, epoch, asked, lane, gate in rows]
 
@@ -133,6 +146,7 @@ class LeaseStore:
         def work(tx: Tx, *, waits: bool) -> Reclaimed:
             ended = len(tx.rows("end_lease", worker=worker))
             if waits:
+                tx.rows("lock_listed", worker=worker)
                 tx.rows("lock_owned", worker=worker)
                 tx.rows("lock_owned_lanes", worker=worker)
             most = max_lost if lost else _NEVER
@@ -233,6 +247,7 @@ _NEVER: Final = 1 << 30
 
 def _free(tx: Tx, worker: UUID | None, *, ended: int, lost: bool, max_lost: int, endings: Endings) -> Reclaimed:
     """Frees the deliveries and lanes of one worker, or (None) of all workers without a lease."""
+    tx.rows("write_out_lists", worker=worker, age=0.0)
     freed = some = tx.rows("free_orphans", worker=worker, lost=int(lost), max_lost=max_lost, most=_AT_ONCE)
     while len(some) == _AT_ONCE:
         some = tx.rows("free_orphans", worker=worker, lost=int(lost), max_lost=max_lost, most=_AT_ONCE)

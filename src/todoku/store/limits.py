@@ -111,6 +111,7 @@ class LimitStore:
             span = f" for {lasts:g} s" if lasts is not None else ""
             action = f"limit to {' and '.join(words)}{span}" if words else "limit off"
             tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[f"{of}:{name}"])
+            self._database.announce_limits(tx)
 
         self._database.write("set_limit", work)
 

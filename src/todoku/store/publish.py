@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -56,10 +57,10 @@ def publish(
     Returns the messages in the order of the drafts. `locked`: `lock_destinations` ran in this transaction. `whole`: the
     transaction does nothing else.
     """
-    if whole and to.dialect == "postgresql" and len(drafts) == 1 and _is_one_statement(drafts[0]):
-        statement = _insert_one(to, drafts[0])
-        rows = yield msgspec.structs.replace(statement, alone=True)
-        return [_message(drafts[0], {}, moment(cast("float", rows[0][0])))]
+    if whole and to.dialect == "postgresql" and drafts and all(map(is_plain, drafts)):
+        rows = yield msgspec.structs.replace(_insert(to, drafts), alone=True)
+        created = moment(cast("float", rows[0][0]))
+        return [_message(draft, {}, created) for draft in drafts]
     if to.dialect == "postgresql" and not locked:
         yield from _lock_lanes(to, drafts)
     earlier = yield from _reserve(to, drafts)
@@ -146,27 +147,26 @@ def _entry(draft: Draft) -> dict[str, Value]:
     entry: dict[str, Value] = {
         "scope": key.scope, "key_hash": key.key_hash, "digest": key.digest, "id": str(draft.id),
     }  # fmt: skip
-    return entry if key.lasts is None else entry | {"lasts": key.lasts}
+    return entry if key.lasts is None else entry | {"lasts": key.lasts, "until_end": key.until_end}
 
 
 def _reserve_entries(to: Publishing, entries: list[dict[str, Value]]) -> Steps[Sequence[Sequence[object]]]:
-    lasting = [entry for entry in entries if "lasts" not in entry]
-    passing = [entry for entry in entries if "lasts" in entry]
-    if to.dialect == "postgresql":
-        if lasting:
-            yield to.one("publish_reserve", entries=json_text(lasting))
-        if passing:
-            yield to.one("publish_reserve_for", entries=json_text(passing))
-    else:
-        if lasting:
-            yield to.many("publish_reserve", [entry | {"now": to.now} for entry in lasting])
-        if passing:
-            yield to.many("publish_reserve_for", [entry | {"now": to.now} for entry in passing])
+    for query, some in groupby(sorted(entries, key=_reserve_query), _reserve_query):
+        if to.dialect == "postgresql":
+            yield to.one(query, entries=json_text(list(some)))
+        else:
+            yield to.many(query, [entry | {"now": to.now} for entry in some])
     rows = yield to.one("publish_reserved", entries=json_text(entries))
     if to.dialect == "postgresql":
         return rows
     found: list[list[Any]] = msgspec.json.decode(cast("str", rows[0][0]))
     return [(*entry, digest, id, at / 1e6, payload) for *entry, digest, id, at, payload in found]
+
+
+def _reserve_query(entry: dict[str, Value]) -> str:
+    if "lasts" not in entry:
+        return "publish_reserve"
+    return "publish_reserve_run" if entry["until_end"] else "publish_reserve_for"
 
 
 def _refuse_conflict(draft: Draft, entry: _Earlier | None) -> None:
@@ -256,27 +256,21 @@ def _insert_postgres(to: Publishing, drafts: Sequence[Draft]) -> Steps[datetime]
     """
     if lanes := _lane_rows(drafts):
         yield to.one("publish_lanes", lanes=json_text(lanes))
-    if len(drafts) == 1 and len(drafts[0].legs) == 1:
-        rows = yield _insert_one(to, drafts[0])
-    else:
-        rows = yield to.one("publish", **batch_parameters(drafts), notify=to.notify)
+    rows = yield _insert(to, drafts)
     return moment(cast("float", rows[0][0]))
 
 
-def _insert_one(to: Publishing, draft: Draft) -> Statement:
-    return to.one("publish_one", draft=json_text(single_document(draft)), notify=to.notify)
+def _insert(to: Publishing, drafts: Sequence[Draft]) -> Statement:
+    if len(drafts) == 1 and len(drafts[0].legs) == 1:
+        return to.one("publish_one", draft=json_text(single_document(drafts[0])), notify=to.notify)
+    return to.one("publish", **batch_parameters(drafts), notify=to.notify)
 
 
-def _is_one_statement(draft: Draft) -> bool:
-    """Whether a message is stored by one statement: one delivery, and nothing to lock, reserve, call or label."""
-    return (
-        len(draft.legs) == 1
-        and draft.legs[0].lane is None
-        and draft.legs[0].gate is None
-        and draft.idempotency is None
-        and draft.labels is None
-        and draft.sealed_with is None
-    )
+def is_plain(draft: Draft) -> bool:
+    """Whether the message is stored by the insert alone: there is nothing to lock, reserve, call or label."""
+    if draft.idempotency is not None or draft.labels is not None or draft.sealed_with is not None:
+        return False
+    return all(leg.lane is None and leg.gate is None for leg in draft.legs)
 
 
 def insert_labels(to: Publishing, message_ids: Sequence[UUID]) -> Steps[None]:

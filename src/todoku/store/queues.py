@@ -80,6 +80,7 @@ class QueueStore:
             tx.rows("set_queue", name=name, paused=paused)
             action = "pause" if paused else "resume"
             tx.rows("audit", by=signed.by, why=signed.why, action=action, targets=[f"queue:{name}"])
+            self._database.announce_limits(tx)
 
         self._database.write("set_queue", work)
 

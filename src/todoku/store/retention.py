@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
+from todoku.core.flow import ChildBatch, ChildSuccess
 from todoku.core.http_request import served_as
-from todoku.store import gates
+from todoku.core.status import Status
+from todoku.store import gates, lanes
 from todoku.store.claims import read_waiting
 from todoku.store.database import Database, Tx
 from todoku.store.endings import FORGOTTEN_AFTER, Endings
@@ -68,19 +71,20 @@ class Retention:
 
     def _end(self, tx: Tx, rows: list[tuple[int, int | None, int | None]]) -> int:
         """Refreshes the lanes and gates of new dead letters (id, lane, gate), then publishes the consequences."""
-        if lanes := sorted({lane for _, lane, _ in rows if lane is not None}):
-            tx.rows("refresh_lanes", lanes=lanes, unpark=False)
+        lanes.refresh(tx, (lane for _, lane, _ in rows))
         gates.refresh(tx, (gate for _, _, gate in rows))
         self._endings.after_abort(tx, sorted(id for id, _, _ in rows))
         return len(rows)
 
     def prune(self, *, history_ttl: float, limit: int = 5000) -> Pruned:
-        """Removes rows past their retention: never a message with a delivery, never a ledger entry in use.
+        """Removes rows past their retention: never a message with a delivery, never a ledger entry in use, never the
+        result of a child for which a run waits.
 
         Creates history partitions for the coming days.
         """
         database = self._database
         database.write("prune", lambda tx: tx.rows("prepare_history", days=_DAYS_AHEAD))
+        _keep_results_of_children(database, history_ttl)
         pruned = Pruned(
             cancelled=_prune_in_rounds(database, "prune_cancelled", limit, ttl=history_ttl),
             messages=_messages(database, history_ttl, limit),
@@ -98,6 +102,30 @@ class Retention:
         )
         database.write("prune", lambda tx: tx.rows("prune_hooks", forgotten_after=FORGOTTEN_AFTER))
         return pruned
+
+
+def _keep_results_of_children(database: Database, ttl: float) -> None:
+    """Copies results of children into the steps of runs that wait for other children, before they are removed (R11)."""
+    for seq, key in database.read(lambda tx: tx.rows("old_children_steps", ttl=ttl)):
+        database.write("prune", lambda tx: _keep_successes(tx, seq, key))  # noqa: B023 - runs at once
+
+
+def _keep_successes(tx: Tx, message_seq: int, step_key: str) -> None:
+    for (text,) in tx.rows("lock_children", message_seq=message_seq, step_key=step_key):
+        known = msgspec.json.decode(text, type=ChildBatch)
+        children = zip(known.messages, known.jobs, known.succeeded or (None,) * len(known.jobs), strict=True)
+        found = tuple(success or _success(tx, UUID(id), job) for id, job, success in children)
+        if any(found) and found != known.succeeded:
+            kept = msgspec.json.encode(msgspec.structs.replace(known, succeeded=found)).decode()
+            tx.rows("keep_children", message_seq=message_seq, step_key=step_key, arguments=kept)
+
+
+def _success(tx: Tx, message_id: UUID, job: str) -> ChildSuccess | None:
+    """What a child has succeeded with. None: it has not, and a dead letter has no retention."""
+    for _, status, _, _, result, destination in tx.rows("standing", message_id=message_id, destinations=[job]):
+        if status == Status.SUCCEEDED:
+            return ChildSuccess(destination, result)
+    return None
 
 
 def _messages(database: Database, ttl: float, limit: int) -> int:

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import InvalidAct, NotThere
-from todoku.core.flow import ChildBatch, StepRow, is_own_row
+from todoku.core.flow import ChildBatch, StepRow, is_own_row, is_restarted
 from todoku.store import undos
 from todoku.store.acts import UNDONE, Picked, cancel, pick, replay
 from todoku.store.audit import Signed
@@ -19,7 +19,7 @@ from todoku.store.database import Database, Tx, run_steps
 from todoku.store.deliveries import Filter
 from todoku.store.ended_delivery import load_ended
 from todoku.store.endings import Endings
-from todoku.store.runs import StandingRun, read_standing, read_steps, signal
+from todoku.store.runs import Seal, StandingRun, read_standing, read_steps, signal
 
 
 class RunActs:
@@ -41,7 +41,8 @@ class RunActs:
         """Takes back the steps that `choose` returns, and replays the run, which must be a dead letter (R12).
 
         They stay as `rewound` for the audit; signals that they got are there again; children that have not ended are
-        cancelled. Returns the steps. InvalidAct: the run is no dead letter, or its undo has begun (R5).
+        cancelled. Returns the steps. InvalidAct: the run is no dead letter, its undo has begun (R5), or it
+        has restarted (R14).
         """
 
         def work(tx: Tx) -> list[StepRow]:
@@ -81,7 +82,7 @@ class RunActs:
     def undo(self, run: UUID, signed: Signed, *, dry_run: bool = False) -> list[StepRow]:
         """Publishes the undo of a dead letter that was not undone by itself (R5). Returns the steps that it undoes.
 
-        InvalidAct: the run is no dead letter, its undo has begun, or it has nothing to undo.
+        InvalidAct: the run is no dead letter, its undo has begun, it has restarted, or it has nothing to undo.
         """
 
         def work(tx: Tx) -> list[StepRow]:
@@ -98,11 +99,11 @@ class RunActs:
 
         return self._endings.write("undo", work)
 
-    def signal(self, run: UUID, name: str, payload: str, signed: Signed) -> None:
+    def signal(self, run: UUID, name: str, payload: str, seal: Seal, signed: Signed) -> None:
         """Sends a value to a run, as its program does. NotThere: there is no such run, or it has ended."""
 
         def work(tx: Tx) -> None:
-            run_steps(tx, signal(self._endings.publishing(), run, name, payload))
+            run_steps(tx, signal(self._endings.publishing(), run, name, payload, seal))
             if (standing := read_standing(tx, run)) is not None:
                 targets = [f"delivery:{standing.delivery}"]
                 tx.rows("audit", by=signed.by, why=signed.why, action=f"signal {name}", targets=targets)
@@ -111,7 +112,7 @@ class RunActs:
 
 
 def _lock_dead(tx: Tx, run: UUID) -> tuple[StandingRun, Picked]:
-    """Locks a run that is a dead letter and is not undone: what is read after this does not change."""
+    """Locks a run that is a dead letter, is not undone, and has not restarted: what is read now does not change."""
     standing = read_standing(tx, run)
     if standing is None:
         raise NotThere(f"there is no run {run}", hint="`todoku list` shows the newest; old ones are pruned")
@@ -127,6 +128,11 @@ def _lock_dead(tx: Tx, run: UUID) -> tuple[StandingRun, Picked]:
         )
     if tx.rows("undoing", ids=[standing.delivery]):
         raise InvalidAct(f"the run {run} cannot go on: {UNDONE}", hint="start a new run")
+    if is_restarted(read_steps(tx, standing.message_seq)):
+        raise InvalidAct(
+            f"the run {run} has restarted: another run goes on with what it did",
+            hint=f"todoku replay {standing.delivery} ends it",
+        )
     return standing, rows[0]
 
 

@@ -14,19 +14,26 @@ import msgspec
 
 from todoku.core.ending import Following, NewBatch
 from todoku.core.errors import DatabaseBusy, NotThere
-from todoku.core.flow import StepRow
+from todoku.core.flow import RUN, ChildBatch, KeyedRun, StepRow
+from todoku.core.identity import key_hash, publish_scope
 from todoku.core.message import Claimed, Draft
-from todoku.store import gates
+from todoku.core.sealed import SEALED, WrappedKey
+from todoku.store import gates, lanes
 from todoku.store.batches import begin
+from todoku.store.columns import uuid
 from todoku.store.database import Database, HandlerTransaction, Tx, run_steps
 from todoku.store.endings import Endings
 from todoku.store.publish import Publishing
-from todoku.store.sql import Steps
+from todoku.store.publish_parameters import json_text
+from todoku.store.sql import Row, Statement, Steps
 
 T = TypeVar("T")
 
 _CALLS: Final = 1000
 """Calls that one claim heeds."""
+
+_KEYED: Final = 100
+"""Runs of one idempotency key that are looked at: the newest."""
 
 
 class RunLost(Exception):
@@ -44,6 +51,14 @@ class StandingRun(msgspec.Struct, frozen=True):
     undoing: bool
 
 
+class FoundRun(msgspec.Struct, frozen=True):
+    """A run that was found by its idempotency key. `workflow`: the name that the workflow had then."""
+
+    id: UUID
+    workflow: str
+    ended: bool
+
+
 class RunStore:
     """The runs of one database, as workers run them."""
 
@@ -54,6 +69,17 @@ class RunStore:
     def steps(self, message_seq: int) -> list[StepRow]:
         """The steps of a run, in the order in which they were begun."""
         return self._database.read_alone(lambda tx: read_steps(tx, message_seq))
+
+    def children(self, message_seq: int, step_key: str) -> ChildBatch:
+        """The children of a step that waits for them, with what is kept of those whose history may be gone."""
+        ((text,),) = self._database.read(lambda tx: tx.rows("children", message_seq=message_seq, step_key=step_key))
+        return msgspec.json.decode(text, type=ChildBatch)
+
+    def keyed(self, idempotency_key: str) -> list[FoundRun]:
+        """The newest runs that were started with this idempotency key, of any workflow."""
+        hashed, mark = key_hash(idempotency_key), f'%"{RUN}":%'
+        rows = self._database.read(lambda tx: tx.rows("keyed_runs", key_hash=hashed, mark=mark, most=_KEYED))
+        return [FoundRun(uuid(id), topic, bool(ended)) for id, topic, ended in rows]
 
     def standing(self, message_id: UUID) -> StandingRun | None:
         """Where a run stands. None: there is no such message."""
@@ -68,18 +94,21 @@ class RunStore:
         """
         return self._database.write_alone("step", lambda tx: _store(tx, steps))
 
-    def take_signal(self, claim: Claimed, name: str, taken: Callable[[str], StepRow], wait: StepRow) -> StepRow:
+    def take_signal(self, claim: Claimed, name: str, keep: Callable[[str], str], wait: StepRow) -> StepRow:
         """Delivers the oldest signal of this name to the wait, once, or writes that the run waits for one.
 
-        `taken`: the row of the wait for the payload it gets. Returns the row that was written. Raises RunLost.
+        `keep`: the value of a signal as the result of a step is stored. Returns the row that was written. RunLost.
         """
+
+        def got(result: str) -> StepRow:
+            return msgspec.structs.replace(wait, state="done", result=result, awaits=None, wait=None)
 
         def work(tx: Tx) -> StepRow:
             for state, result in tx.rows("stored_step", message_seq=claim.message_seq, step_key=wait.key):
                 if state == "done":  # a commit whose reply was lost: another signal is not for this wait
-                    return taken(result)
+                    return got(result)
             rows = tx.rows("take_signal", message_seq=claim.message_seq, name=name, step_key=wait.key)
-            return _store_or_raise(tx, claim, taken(rows[0][0]) if rows else wait)
+            return _store_or_raise(tx, claim, got(keep(rows[0][0])) if rows else wait)
 
         return self._database.write("step", work)
 
@@ -117,6 +146,7 @@ class RunStore:
 
         def work(tx: Tx) -> int:
             woken = tx.rows("heed_run_calls", most=_CALLS)
+            lanes.refresh(tx, (lane for lane, _ in woken))  # a lane is due when its first run is (R7)
             gates.refresh(tx, (gate for _, gate in woken))
             return len(woken)
 
@@ -172,16 +202,73 @@ def _document(claim: Claimed, row: StepRow) -> dict[str, object]:
     }  # fmt: skip
 
 
-def signal(to: Publishing, message_id: UUID, name: str, payload: str) -> Steps[None]:
+# ------------------------------------------------------------------------------------------------ signals
+
+
+class SealedRun(msgspec.Struct, frozen=True):
+    """An encrypted run: its message, and every stored copy of its data key. No copy: the key was shredded."""
+
+    message_id: str
+    key_id: UUID
+    keys: tuple[WrappedKey, ...]
+
+
+Seal = Callable[[SealedRun, str], str]
+"""Seals a value for an encrypted run. Whatever it raises, nothing is sent."""
+
+
+def signal(to: Publishing, run: UUID | KeyedRun, name: str, payload: str, seal: Seal) -> Steps[None]:
     """Sends a value to a run, in the caller's transaction or in one of its own. It touches nothing but its own rows.
 
-    NotThere: there is no such run, or it has ended.
+    NotThere: there is no such run, it has ended, or several have its key. Then nothing is stored, also if the caller
+    commits.
     """
+    called = yield _call(to, run, name)
+    try:
+        message_seq, text = yield from _sealed(to, run, called, payload, seal)
+    except Exception:
+        for id, *_ in called:
+            yield to.one("take_back_call", id=cast("int", id))
+        raise
     notices = {"notify": to.notify} if to.dialect == "postgresql" else {}
-    rows = yield to.one("signal", message_id=str(message_id), name=name, payload=payload)
-    for (message_seq,) in rows:
-        yield to.one("signal_call", message_seq=cast("int", message_seq), name=name, **notices)
-    if not rows:
-        raise NotThere(
-            f"no run {message_id} waits or runs", hint="it has ended, was rolled back, or its retention has passed"
+    yield to.one("signal", message_seq=message_seq, name=name, payload=text, **notices)
+
+
+def _call(to: Publishing, run: UUID | KeyedRun, name: str) -> Statement:
+    if isinstance(run, UUID):
+        return to.one("call_run", message_id=str(run), name=name, sealed=SEALED)
+    scopes = json_text([publish_scope(each) for each in run.names])
+    return to.one("call_keyed_run", key_hash=key_hash(run.idempotency_key), scopes=scopes, name=name, sealed=SEALED)
+
+
+def _sealed(
+    to: Publishing, run: UUID | KeyedRun, called: list[Row], payload: str, seal: Seal
+) -> Steps[tuple[int, str]]:  # fmt: skip
+    """Returns the one run that was called, and the value as it is stored with it."""
+    if len(called) != 1:
+        raise _not_one(run, len(called))
+    _, message_seq, sealed = cast("tuple[int, int, str | None]", called[0])
+    if sealed is not None:
+        payload = seal((yield from _sealed_run(to, sealed)), payload)
+    return message_seq, payload
+
+
+def _not_one(run: UUID | KeyedRun, found: int) -> NotThere:
+    if isinstance(run, UUID):
+        hint = "it has ended, was rolled back, or its retention has passed"
+        return NotThere(f"no run {run} waits or runs", hint=hint)
+    what = f"of {run.names[0]} with the idempotency key {run.idempotency_key!r}"
+    if found:
+        return NotThere(
+            f"{found} runs {what} wait or run", hint="signal one of them, by its id: `todoku flow show --key`"
         )
+    hint = "it has ended (or restarted, as a run with another key), was rolled back, or was started without this key"
+    return NotThere(f"no run {what} waits or runs", hint=hint)
+
+
+def _sealed_run(to: Publishing, text: str) -> Steps[SealedRun]:
+    message_id, hex = msgspec.json.decode(text, type=tuple[str, str])
+    key_id = UUID(hex)
+    rows = cast("list[tuple[str, str, str]]", (yield to.one("run_data_keys", id=str(key_id))))
+    keys = tuple(WrappedKey(key_id, day, master, bytes.fromhex(wrapped)) for day, master, wrapped in rows)
+    return SealedRun(message_id, key_id, keys)

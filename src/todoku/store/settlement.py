@@ -17,6 +17,7 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import Traceback
 from todoku.core.status import Status
 from todoku.store import gates, lanes
+from todoku.store.claim_lists import OpenLists, write_out
 from todoku.store.database import Tx
 from todoku.store.endings import Endings
 from todoku.store.leases import Held
@@ -31,20 +32,24 @@ _UNKNOWN: Final = (1 << _RUN_BITS) - 1
 
 
 def settle(
-    tx: Tx, worker: UUID, settled: Sequence[Settled], *, run_ms: RunTimes, ledger_ttl: float, endings: Endings
-) -> set[int]:
+    tx: Tx, worker: UUID, settled: Sequence[Settled], *, run_ms: RunTimes, ledger_ttl: float, endings: Endings,
+    lists: OpenLists,
+) -> set[int]:  # fmt: skip
     """Settles attempts of one worker. Returns the ids that it no longer owns. Locks are sorted (H11).
 
     The consequences of deliveries that ended are published last, in the same transaction.
     """
     settled = sorted(settled, key=_by_id)
+    # A listed claim that may come to anything but a success is written out first: the rest fences by the row.
+    written = write_out(tx, [claim.id for claim, end in settled if claim.claim_list and _needs_row(claim, end)])
     settled = _settle_ledger(tx, worker, settled, ledger_ttl)
     done = [pair for pair in settled if pair[1].status is Status.SUCCEEDED]
     lost: set[int] = set()
     cancelled: set[int] = set()
-    if done:
-        owned = _timed_tokens([claim for claim, _ in done], run_ms)
-        lost.update(id for (id,) in tx.rows("settle_done", worker=worker, tokens=owned, number=len(done)))
+    by_row = _settle_listed(tx, worker, [claim for claim, _ in done], written, run_ms, lists)
+    if by_row:
+        owned = _timed_tokens(by_row, run_ms)
+        lost.update(id for (id,) in tx.rows("settle_done", worker=worker, tokens=owned, number=len(by_row)))
     if len(done) < len(settled):
         rows = [_unfinished_row(*pair, run_ms) for pair in settled if pair[1].status is not Status.SUCCEEDED]
         for id, ours in tx.rows("settle_rest", worker=worker, rows=rows):
@@ -63,6 +68,28 @@ def settle(
     return lost
 
 
+def _needs_row(claim: Claimed, end: Settlement) -> bool:
+    return end.status is not Status.SUCCEEDED or claim.key_hash is not None  # with a key, the ledger decides
+
+
+def _settle_listed(
+    tx: Tx, worker: UUID, claims: list[Claimed], written: set[int], run_ms: RunTimes, lists: OpenLists
+) -> list[Claimed]:
+    """Settles successes whose claims are lists. Returns the others, and those that were written out meanwhile."""
+    listed = [claim for claim in claims if claim.claim_list is not None and claim.id not in written]
+    if not listed:
+        return claims
+    over, run = lists.over, run_ms.get
+    times = [min(run(claim.id, _UNKNOWN), _UNKNOWN) for claim in listed]
+    missing = tx.rows(
+        "settle_listed", worker=worker, ids=[claim.id for claim in listed],
+        lists=[claim.claim_list or 0 for claim in listed], times=times, over=over, number=len(listed),
+    )  # fmt: skip
+    lists.removed(over)
+    by_row = {id for (id,) in missing}
+    return [claim for claim in claims if claim.claim_list is None or claim.id in written or claim.id in by_row]
+
+
 def _by_id(pair: Settled) -> int:
     return pair[0].id
 
@@ -70,6 +97,7 @@ def _by_id(pair: Settled) -> int:
 def release(tx: Tx, worker: UUID, claims: Sequence[Claimed | Held], delay: float, *, endings: Endings) -> set[int]:
     """Gives back deliveries whose attempt never started. Returns the ids that the worker still owned."""
     ordered = sorted(claims, key=lambda claim: claim.id)
+    write_out(tx, [claim.id for claim in ordered if isinstance(claim, Claimed) and claim.claim_list is not None])
     ours = dict(tx.rows("release", worker=worker, tokens=tokens(ordered), delay=delay))
     if locked := lanes.lock(tx, (claim.lane for claim in ordered)):
         lanes.settle(tx, worker, locked, ())

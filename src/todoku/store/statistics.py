@@ -142,14 +142,19 @@ class Statistics:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def counts(self, *, max_age: float = 0.0) -> Counts:
-        """Deliveries by status, destination and reason, at most `max_age` seconds old."""
-        if max_age > 0 and (stored := self._database.read(lambda tx: _stored_counts(tx, max_age))) is not None:
+    def counts(self, *, max_age: float = 0.0, exactly: int | None = None) -> Counts:
+        """Deliveries by status, destination and reason, at most `max_age` seconds old.
+
+        Up to `exactly`, or 100,000, they are counted one by one. More are sampled, and what that came to is kept for
+        every process that asks alike.
+        """
+        name = "deliveries" if exactly is None else f"deliveries beyond {exactly}"
+        if max_age > 0 and (stored := self._database.read(lambda tx: _stored_counts(tx, name, max_age))) is not None:
             return stored
-        counts = self._database.read(lambda tx: count_now(tx, random.random))
+        counts = self._database.read(lambda tx: count_now(tx, random.random, exactly))
         if not counts.exact:
             value = msgspec.json.encode(counts).decode()
-            self._database.write("count", lambda tx: tx.rows("count_write", name="deliveries", value=value))
+            self._database.write("count", lambda tx: tx.rows("count_write", name=name, value=value))
         return counts
 
     def lag(self, *, stuck_after: float) -> Lag:
@@ -215,12 +220,13 @@ def _estimate(tx: Tx, draw: Callable[[], float]) -> tuple[int, int]:
     return round(due or 0), round(dead or 0)
 
 
-def count_now(tx: Tx, draw: Callable[[], float]) -> Counts:
+def count_now(tx: Tx, draw: Callable[[], float], exactly: int | None = None) -> Counts:
     """Counts exactly if there are few rows, else from windows of the id range. `draw` gives chance in [0, 1)."""
-    ((some,),) = tx.rows("size", most=COUNTED_EXACTLY + 1)
+    exactly = COUNTED_EXACTLY if exactly is None else exactly
+    ((some,),) = tx.rows("size", most=exactly + 1)
     succeeded, of_hooks, exact = _count_succeeded(tx)
-    if some <= COUNTED_EXACTLY:
-        rows = tx.rows("count_deliveries", most=COUNTED_EXACTLY)
+    if some <= exactly:
+        rows = tx.rows("count_deliveries", most=exactly)
         return Counts(_counts(rows), succeeded, exact=exact, succeeded_hooks=of_hooks)
     # Dead letters by their own index: the first one is an alert, and a sample would say none, or hundreds.
     dead = _counts([("aborted", *row) for row in tx.rows("count_dead", most=COUNTED_EXACTLY + 1)])
@@ -283,9 +289,9 @@ def _window(low: int, high: int, chance: float) -> dict[str, float]:
     return {"start": low + int(chance * (size - width + 1)), "width": width, "weight": size / width}
 
 
-def _stored_counts(tx: Tx, max_age: float) -> Counts | None:
+def _stored_counts(tx: Tx, name: str, max_age: float) -> Counts | None:
     """The counts that another process stored at most `max_age` seconds ago, with their age."""
-    for age, value in tx.rows("count_read", name="deliveries"):
+    for age, value in tx.rows("count_read", name=name):
         if 0 <= age <= max_age:
             return msgspec.structs.replace(msgspec.json.decode(value, type=Counts), age=age)
     return None

@@ -28,8 +28,10 @@ from todoku.store.http_runs import HttpRunStore
 from todoku.store.invariants import find_broken
 from todoku.store.leases import LeaseStore
 from todoku.store.ledger import LedgerStore
+from todoku.store.letters import LetterStore
 from todoku.store.limits import LimitStore
 from todoku.store.messages import MessageStore
+from todoku.store.parked_runs import ParkedRuns
 from todoku.store.projections import ProjectionStore
 from todoku.store.queues import QueueStore
 from todoku.store.rates import RateStore
@@ -87,6 +89,11 @@ class Store:
         return ActStore(self.database, self._endings, ledger_ttl=self._ledger_ttl)
 
     @cached_property
+    def letters(self) -> LetterStore:
+        """Dead letters of HTTP requests by their own ids."""
+        return LetterStore(self._endings, ledger_ttl=self._ledger_ttl)
+
+    @cached_property
     def runs(self) -> RunStore:
         """Runs of workflows, as workers run them."""
         return RunStore(self.database, self._endings)
@@ -95,6 +102,11 @@ class Store:
     def run_acts(self) -> RunActs:
         """What an operator may do to runs of workflows."""
         return RunActs(self.database, self._endings)
+
+    @cached_property
+    def parked_runs(self) -> ParkedRuns:
+        """How many runs of workflows wait, and for what."""
+        return ParkedRuns(self.database)
 
     @cached_property
     def retention(self) -> Retention:
@@ -253,9 +265,11 @@ class Store:
             return end.value  # type: ignore[no-any-return]
         raise StoreError("a statement followed one that was said to be alone", hint="this is a bug: please report it")
 
-    def listen(self, notice: Callable[[], None]) -> Listener:
-        """Calls `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom."""
-        return self.database.listen(notice, awaited=self.waiters.expect)
+    def listen(self, notice: Callable[[], None], limited: Callable[[], None]) -> Listener:
+        """Calls `notice`, from a thread, whenever there may be new work, and `limited` when a pause or a limit was
+        changed. They may be called too often, and too seldom.
+        """
+        return self.database.listen(notice, awaited=self.waiters.expect, limited=limited)
 
     # ------------------------------------------------------------------------------- hooks and batches
 

@@ -28,6 +28,7 @@ from todoku.store.sql import Row, quote
 NOT_COPIED: Final = {
     "todoku_migration": "each database has its own",
     "todoku_worker": "a lease is valid in one database; deliveries of ended leases are reclaimed in the target, too",
+    "todoku_claim_list": "claims of workers; what they name is free in the target, where these workers have no lease",
     "todoku_count": "a cache: counted again",
     "todoku_projection_writer": "an acknowledgement of a worker, which holds a lease in one database",
     "todoku_capture_stage": "a part of a source transaction that is not stored yet; the next reader reads it again",
@@ -203,6 +204,8 @@ def tables(bulk: Bulk) -> dict[str, Table]:
     """Every table of todoku, by name."""
     found: dict[str, list[tuple[Column, int]]] = {}
     for table, column, kind, place in bulk.rows("tables"):
+        if table == "todoku_claim_list":
+            continue  # PostgreSQL alone has it
         if kind not in _TYPES[bulk.dialect]:
             raise SchemaError(
                 f"{table}.{column} is of type {kind}, which cannot be copied yet",

@@ -13,7 +13,7 @@ from todoku.core.identity import uuid7
 from todoku.core.message import Draft, Leg
 from todoku.core.status import Status
 from todoku.store.database import Tx, run_steps
-from todoku.store.ended_delivery import EndedDelivery
+from todoku.store.ended_delivery import EndedDelivery, trace_of
 from todoku.store.publish import Publishing, publish
 
 ATTEMPTS = 20
@@ -74,4 +74,5 @@ def _draft(run: EndedDelivery, message_seq: int) -> Draft:
     return Draft(
         id=uuid7(time.time_ns() // 1_000_000, os.urandom(10)), topic=UNDO_TOPIC, type=UNDO_TOPIC, key=run.key,
         payload=msgspec.json.encode(body).decode(), legs=(leg,),
+        headers=msgspec.json.encode(trace).decode() if (trace := trace_of(run.headers)) else None,
     )  # fmt: skip

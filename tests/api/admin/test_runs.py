@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY
 from uuid import UUID
 
 import pytest
@@ -19,7 +20,7 @@ ASKED = StepRow("wait:1", 2, "wait", "wait", "open", '"approval"', awaits="appro
 @pytest.fixture
 def waiting(world: World) -> UUID:
     """A run that has charged, and waits for an approval."""
-    (message,) = world.publish(topic="fulfil", to=["fulfil"], headers={RUN: "auto"})
+    (message,) = world.publish(topic="fulfil", to=["fulfil"], headers={RUN: "auto"}, idempotency_key="order/7")
     (claim,) = world.claim(world.worker(lease=600), destinations=["fulfil"])
     world.store.runs.store_steps([(claim, CHARGED), (claim, ASKED)])
     world.settle([claim], park(3600))
@@ -59,6 +60,22 @@ def test_a_run_gets_a_signal(server: Server, waiting: UUID, world: World) -> Non
     assert ("signal approval", "she said so") in acts(world)
     assert world.sql("select name, payload from todoku_signal") == [("approval", '{"by":"ada"}')]
     server.ask("POST", path, json={"name": "approval"}, status=422)  # why?
+
+
+def test_a_run_is_found_and_gets_a_signal_by_its_key(server: Server, waiting: UUID, world: World) -> None:
+    assert server.ask("GET", "/runs/by-key?idempotency_key=order/7") == server.ask("GET", f"/runs/{waiting}") | {
+        "now": ANY, "steps": ANY,
+    }  # fmt: skip
+    path, body = "/runs/by-key/signal?idempotency_key=order/7", {"name": "approval", "payload": 1, "why": "she said so"}
+    assert server.ask("POST", path, json=body) == {"run": str(waiting), "steps": ["wait"], "dry_run": False}
+    assert ("signal approval", "she said so") in acts(world)
+    assert world.sql("select name, payload from todoku_signal") == [("approval", "1")]
+    server.ask("GET", "/runs/by-key?idempotency_key=order/8", status=404)
+    server.ask("GET", "/runs/by-key", status=422)
+    world.publish(topic="review", to=["review"], headers={RUN: "auto"}, idempotency_key="order/7")
+    refused = server.ask("POST", path, json=body, status=422)
+    assert "several runs" in refused["detail"]
+    assert len(world.sql("select * from todoku_signal")) == 1
 
 
 def test_a_dead_run_is_rewound_to_a_step(server: Server, dead: UUID, world: World) -> None:

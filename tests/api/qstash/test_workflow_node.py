@@ -151,3 +151,68 @@ def test_a_failed_run_is_listed_resumed_restarted_and_given_up(workflows: NodeWo
     third = dead(restarted)
     assert workflows.call("dlq.delete", third) == {"deleted": 1}
     assert workflows.call("dlq.list", {"filter": {"workflowRunId": restarted}})["messages"] == []
+
+
+def test_runs_are_found_and_cancelled_by_every_filter_of_the_sdk(
+    server: Server, workflows: NodeWorkflows, name: str
+) -> None:
+    options = {"url": f"{workflows.url}/waits", "body": {"name": name, "event": name, "timeout": "1h"}, "label": name}
+    run_id = workflows.call("trigger", {**options, "flowControl": {"key": name, "parallelism": 3}})["workflowRunId"]
+    until(lambda: workflows.call("getWaiters", {"eventId": name}), "the run waits")
+    (run,) = workflows.call("logs", {"filter": {"workflowRunId": run_id}})["runs"]
+    created, message = run["workflowRunCreatedAt"], run["steps"][0]["steps"][0]["messageId"]
+    host = workflows.url.removeprefix("http://")
+    matching: list[dict[str, Any]] = [
+        {"host": host}, {"host": "127.0.0.1"}, {"path": ["/waits", "/other"]}, {"callerIp": "127.0.0.1"},
+        {"flowControlKey": name}, {"fromDate": created, "toDate": created + 1000},
+        {"workflowUrl": f"{workflows.url}/waits"},
+    ]  # fmt: skip
+    others: list[dict[str, Any]] = [
+        {"host": "localhost"}, {"path": "/wait"}, {"callerIp": "10.0.0.1"}, {"flowControlKey": "x"},
+        {"toDate": created - 1000},
+    ]  # fmt: skip
+    for filter in (*matching, {"workflowCreatedAt": created}, {"messageId": message}):
+        found = workflows.call("logs", {"filter": {**filter, "label": name}})["runs"]
+        assert [each["workflowRunId"] for each in found] == [run_id], filter
+    for filter in (*others, {"workflowCreatedAt": created + 10}, {"messageId": "msg_none"}):
+        assert workflows.call("logs", {"filter": {**filter, "label": name}})["runs"] == [], filter
+    for filter in others:
+        assert workflows.call("cancel", {"filter": {**filter, "label": name}}) == {"cancelled": 0}, filter
+    prefixes = ["https://none.example", f"{workflows.url}/wai"]
+    every = {key: value for each in matching[:-1] for key, value in each.items()}
+    chosen = {**every, "label": name, "workflowUrlStartingWith": prefixes}
+    assert workflows.call("cancel", {"filter": chosen}) == {"cancelled": 1}
+    logged(workflows, run_id, "RUN_CANCELED")
+
+
+def test_a_run_is_triggered_by_one_request_without_the_headers_of_an_sdk(
+    server: Server, workflows: NodeWorkflows, name: str
+) -> None:
+    """`POST /v2/trigger/{url}`: todoku adds what the SDK needs, also to be told that the run has failed."""
+    headers = {"Upstash-Label": name, "Content-Type": "application/json", "Upstash-Forward-X-Own": "1"}
+    url = f"/v2/trigger/{workflows.url}"
+    answer = server.raw.post(f"{url}/steps", json={"name": name, "amount": 4}, headers=headers)
+    run_id = answer.json()["workflowRunId"]
+    assert (answer.status_code, run_id[:4]) == (200, "wfr_")
+    assert result(workflows, name) == 8
+    assert logged(workflows, run_id, "RUN_SUCCESS")["workflowRunCreatedAt"] == answer.json()["workflowCreatedAt"]
+    chosen = {**headers, "Upstash-Workflow-RunId": f"wfr_{name}", "Upstash-Retries": "0"}
+    for _ in range(2):
+        again = server.raw.post(f"{url}/fails", json={"name": f"{name}-fails"}, headers=chosen)
+        assert again.json()["workflowRunId"] == f"wfr_{name}"
+    failure = until(lambda: workflows.call("results")["failures"].get(f"{name}-fails"), "the failure function")
+    assert failure == [500, "out of stock", f"wfr_{name}"]
+    assert server.raw.post("/v2/trigger/a-group").status_code == 422
+    logged(workflows, f"wfr_{name}", "RUN_FAILED")
+
+
+def test_many_runs_are_triggered_by_one_request_or_none(server: Server, workflows: NodeWorkflows, name: str) -> None:
+    items = [
+        {"destination": f"{workflows.url}/steps", "body": {"name": f"{name}-{number}", "amount": number}}
+        for number in (1, 2)
+    ]
+    refused = server.raw.post("/v2/batch/trigger", json=[*items, {"destination": "a-group"}])
+    assert refused.status_code == 422
+    started = server.raw.post("/v2/batch/trigger", json=items).json()
+    assert len({run["workflowRunId"] for run in started}) == 2
+    assert [result(workflows, f"{name}-{number}") for number in (1, 2)] == [2, 4]

@@ -1,6 +1,7 @@
 // An application that serves workflows with the official SDK for Node, and a client of it.
 // Prints {"port": …} first. Then one JSON line each: {"call": "trigger", "args": [{…}]} calls the SDK's Client, and
-// {"call": "results"} returns what the workflows came to. Run as: node workflows.mjs <directory of node_modules>
+// {"call": "results"} returns what the workflows came to. {"call": "mend", "args": [name]} lets a flaky one succeed.
+// Run as: node workflows.mjs <directory of node_modules>
 import { createServer } from "node:http";
 import { createInterface } from "node:readline";
 import { resolve } from "node:path";
@@ -15,6 +16,8 @@ console.warn = console.error = () => {};
 const results = {};
 const ran = {};
 const failures = {};
+const webhooks = {};
+const mended = new Set();
 
 function ran_step(name, step, result) {
   ran[`${name} ${step}`] = (ran[`${name} ${step}`] ?? 0) + 1;
@@ -53,6 +56,31 @@ const notifies = createWorkflow(async (context) => {
   results[name] = notifyResponse.length;
 });
 
+const hooks = createWorkflow(async (context) => {
+  const { name, timeout, times = 1 } = context.requestPayload;
+  const webhook = await context.createWebhook("create");
+  await context.run("hand out", () => (webhooks[name] = webhook));
+  const received = [];
+  for (let time = 0; time < times; time++) {
+    const { request, timeout: late } = await context.waitForWebhook(`wait ${time}`, webhook, timeout);
+    received.push(late ? null : await shown(request));
+  }
+  results[name] = await context.run("done", () => ran_step(name, "done", received));
+});
+
+const parallelHooks = createWorkflow(async (context) => {
+  const { name } = context.requestPayload;
+  const both = await Promise.all([context.createWebhook("one"), context.createWebhook("two")]);
+  await context.run("hand out", () => (webhooks[name] = both));
+  const answers = await Promise.all(both.map((each, at) => context.waitForWebhook(`wait ${at}`, each, "1h")));
+  results[name] = await Promise.all(answers.map(({ request }) => request.text()));
+});
+
+async function shown(request) {
+  const { method, url, headers } = request;
+  return { method, url, headers: Object.fromEntries(headers), body: await request.text() };
+}
+
 const invoked = createWorkflow(async (context) => {
   const { number, fails } = context.requestPayload;
   return await context.run("double", () => {
@@ -73,6 +101,25 @@ const cancels = createWorkflow(async (context) => {
   await context.cancel();
 });
 
+const flaky = createWorkflow(
+  async (context) => {
+    const { name } = context.requestPayload;
+    await context.run("good", () => ran_step(name, "good", null));
+    results[name] = await context.run("bad", () => {
+      ran_step(name, "bad", null);
+      if (!mended.has(name)) throw new Error("out of stock");
+      return "came through";
+    });
+  },
+  {
+    failureFunction: async ({ context }) => {
+      const { name } = context.requestPayload;
+      if (!mended.has(`${name} failure`)) throw new Error("nobody can be told");
+      failures[name] = context.workflowRunId;
+    },
+  },
+);
+
 const fails = createWorkflow(
   async (context) => {
     const { name } = context.requestPayload;
@@ -88,7 +135,7 @@ const fails = createWorkflow(
   },
 );
 
-const { fetch } = serveMany({ steps, parallel, waits, notifies, invoked, invokes, cancels, fails });
+const { fetch } = serveMany({ steps, parallel, waits, hooks, parallelHooks, flaky, notifies, invoked, invokes, cancels, fails });
 
 const server = createServer(async (incoming, outgoing) => {
   const parts = [];
@@ -107,7 +154,8 @@ for await (const line of createInterface({ input: process.stdin })) {
   const { call, args = [] } = JSON.parse(line);
   let answer;
   try {
-    if (call === "results") answer = { value: { results, ran, failures } };
+    if (call === "results") answer = { value: { results, ran, failures, webhooks } };
+    else if (call === "mend") answer = { value: mended.add(args[0]).size };
     else {
       const path = call.split(".");
       const method = path.pop();

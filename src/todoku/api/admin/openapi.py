@@ -13,6 +13,9 @@ from todoku.engine.installed_version import installed_version
 
 _REF: Final = "#/components/schemas/{name}"
 _PLACES: Final = {"where": "path", "query": "query"}
+_BY_KEY: Final = frozenset({"get_ledger_entry", "get_keyed_run", "signal_keyed_run"})
+"""Operations that name what they are about in the query: it may not exist."""
+
 _REFUSALS: Final = {
     "400": "The request is not valid HTTP, or its body is not JSON.",
     "401": "The token is missing or unknown.",
@@ -71,7 +74,7 @@ def _operation(each: Operation, schemas: Json) -> Json:
     refused = {status for status in _REFUSALS if status not in ("404", "409", *_WITH_BODY)}
     if each.access == "open":
         refused -= {"401", "403", "429"}
-    if "where" in each.parameters or each.name == "get_ledger_entry":
+    if "where" in each.parameters or each.name in _BY_KEY:
         refused |= {"404"}
     if "by" in each.parameters:
         refused |= {"409"}

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from todoku.api.admin.operation import operation
-from todoku.api.admin.parameters import ById, Reasoned, Text, signed
+from todoku.api.admin.parameters import ById, Parameters, Reasoned, Text, signed
 from todoku.api.request_context import RequestContext
-from todoku.core.message import MAX_TOPIC_LENGTH
+from todoku.core.message import MAX_KEY_LENGTH, MAX_TOPIC_LENGTH
 from todoku.core.msgspec_warmup import warm_up
 from todoku.engine.flows import operations
 from todoku.engine.flows.operations import RunAct, ShownRun
@@ -40,6 +40,12 @@ class SignalBody(Reasoned, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
+class ByKey(Parameters, frozen=True, kw_only=True):
+    """The idempotency key with which a run was started. If workflows of several names have one: give the run's id."""
+
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH, pattern=r"^[^\x00]*$")]
+
+
 warm_up(RewindBody, UndoBody, SignalBody)
 
 
@@ -66,9 +72,31 @@ def undo_run(context: RequestContext, where: ById, body: UndoBody, by: str) -> R
 @operation("POST", "/runs/{id}/signal", access="operate")
 def signal_run(context: RequestContext, where: ById, body: SignalBody, by: str) -> RunAct:
     """Sends a value to a run that waits for it, or will, audited."""
-    return operations.signal(
-        context.store, where.id, body.name, body.payload, signed(by, body), dry_run=body.dry_run
+    sent = operations.signal(
+        context.outbox, where.id, body.name, body.payload, signed(by, body), dry_run=body.dry_run
     )  # fmt: skip
+    if not sent.dry_run:
+        context.box.telemetry.signalled()
+    return sent
 
 
-OPERATIONS: Final = (get_run, rewind_run, undo_run, signal_run)
+# ------------------------------------------------------------------------------------------------- by the key
+
+
+@operation("GET", "/runs/by-key", access="read")
+def get_keyed_run(context: RequestContext, query: ByKey) -> ShownRun:
+    """Returns the run that was started with an idempotency key: one that has not ended, else the newest."""
+    return get_run.run(context, _keyed(context, query))  # type: ignore[no-any-return]
+
+
+@operation("POST", "/runs/by-key/signal", access="operate")
+def signal_keyed_run(context: RequestContext, query: ByKey, body: SignalBody, by: str) -> RunAct:
+    """Sends a value to the run that was started with an idempotency key, audited."""
+    return signal_run.run(context, _keyed(context, query), body, by)  # type: ignore[no-any-return]
+
+
+def _keyed(context: RequestContext, query: ByKey) -> ById:
+    return ById(id=operations.find_run(context.store, query.idempotency_key))
+
+
+OPERATIONS: Final = (get_keyed_run, signal_keyed_run, get_run, rewind_run, undo_run, signal_run)

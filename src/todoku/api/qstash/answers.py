@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from todoku.api.problem import NO_STORE
 from todoku.core.control_characters import encode_json
+from todoku.core.duration import milliseconds
 from todoku.core.http_request import Callback, FlowControl, HttpRequest
 from todoku.core.outcome import Response as Received
 from todoku.engine.http.dead_letters import RequestDeadLetter
@@ -77,6 +78,7 @@ class DeadBody(MessageBody, kw_only=True, rename="camel", omit_defaults=True):
     workflow_run_id: str | None = None
     workflow_url: str | None = None
     workflow_created_at: int | None = None
+    failure_callback_info: dict[str, Any] | None = None
 
 
 class DeadPage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -147,15 +149,29 @@ def message(found: RequestView) -> MessageBody:
     return MessageBody(**_message(found))
 
 
-def dead_letter(found: RequestDeadLetter) -> DeadBody:
-    """Returns the body of a dead letter with the last response of its receiver."""
+def dead_letter(found: RequestDeadLetter, callback: RequestDeadLetter | None = None) -> DeadBody:
+    """Returns the body of a dead letter with the last response of its receiver.
+
+    `callback`: its failure callback, which is a dead letter itself.
+    """
     return DeadBody(
         dlq_id=found.id,
-        failed_at=round(found.request.delivery.updated_at.timestamp() * 1000),
+        failed_at=milliseconds(found.request.delivery.updated_at),
         **_message(found.request),
         **response(found.response),
         **_run(found.request.request),
+        failure_callback_info=None if callback is None else _failed_callback(callback),
     )
+
+
+def _failed_callback(found: RequestDeadLetter) -> dict[str, Any]:
+    received = response(found.response)
+    return {
+        "state": "CALLBACK_FAIL",
+        "responseStatus": received["response_status"],
+        "responseBody": received.get("response_body"),
+        "responseHeaders": received.get("response_header"),
+    }
 
 
 def _run(request: HttpRequest) -> dict[str, Any]:
@@ -243,11 +259,6 @@ def response(received: Received | None) -> dict[str, Any]:
 def headers(given: dict[str, str]) -> Headers | None:
     """Returns headers with a list of values each, as Go's `http.Header`."""
     return {name: [value] for name, value in given.items()} or None
-
-
-def milliseconds(moment: datetime) -> int:
-    """Returns a moment in milliseconds since 1970."""
-    return round(moment.timestamp() * 1000)
 
 
 def milliseconds_or_none(moment: datetime | None) -> int | None:

@@ -10,10 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import decode_json, read_body
-from todoku.api.qstash.answers import empty_response, json, milliseconds
+from todoku.api.qstash.answers import empty_response, json
 from todoku.api.qstash.parsing import LARGEST, Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.address_guard import check_url
+from todoku.core.duration import milliseconds
 from todoku.core.errors import InvalidMessage, NotThere
 from todoku.core.http_request import check_headers, is_forwardable
 from todoku.core.redaction import redact_headers

@@ -17,7 +17,6 @@ from todoku.api.qstash.answers import DeadPage, EventPage, dead_letter, empty_re
 from todoku.api.qstash.parsing import LARGEST, MOST_COUNT, Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
 from todoku.core.errors import NoSuchMessage, NotThere
-from todoku.core.http_request import RunPart
 from todoku.engine.http import dead_letters, request_events, requests
 from todoku.engine.http.dead_letters import Selection
 from todoku.engine.http.request_events import EventFilter
@@ -68,6 +67,7 @@ def request_filter(query: Query) -> Filter | None:
         schedules=query.many("scheduleId"),
         caller_ips=query.many("callerIp", "callerIP"),
         flow_keys=query.many("flowControlKey"),
+        run_ids=query.many("workflowRunId"),
         response_statuses=query.numbers("responseStatus"),
     )
 
@@ -82,8 +82,8 @@ def dead_letter_selection(query: Query) -> Selection | None:
 
 
 def after(moment: datetime | None) -> datetime | None:
-    """Returns the exclusive end for an inclusive `toDate`."""
-    return None if moment is None else moment + timedelta(microseconds=1)
+    """Returns the exclusive end for a `toDate`, whose whole millisecond is included."""
+    return None if moment is None else moment + timedelta(milliseconds=1)
 
 
 def message_ids(texts: tuple[str, ...]) -> tuple[UUID, ...]:
@@ -133,7 +133,7 @@ def _cancel_filter(query: Query) -> Filter | None:
     since, until = query.moment("fromDate"), after(query.moment("toDate"))
     which = msgspec.structs.replace(which, published_since=since, published_until=until)
     if query:
-        _refuse_unclear(query, is_filtered=which != Filter())
+        refuse_unclear(query, is_filtered=which != Filter())
     return which
 
 
@@ -145,11 +145,11 @@ def dead_letters_to_change(query: Query, body: bytes) -> Selection | None:
         ids = tuple(decode_json(body, DeadIds).dlq_ids)
         return Selection(dead_ids=ids) if ids else None
     selection = dead_letter_selection(query)
-    _refuse_unclear(query, is_filtered=selection != Selection())
+    refuse_unclear(query, is_filtered=selection != Selection())
     return selection
 
 
-def _refuse_unclear(query: Query, *, is_filtered: bool) -> None:
+def refuse_unclear(query: Query, *, is_filtered: bool) -> None:
     """Raises Refused (422) if a query that changes something selects nothing, or selects in two ways."""
     all_given = query.one("all")
     if all_given is not None and all_given != "true":
@@ -180,8 +180,7 @@ class DeadLetterEndpoints:
         if selection is None:
             return json(DeadPage(messages=[]))
         page = dead_letters.find(self._outbox, selection, cursor=query.one("cursor"), limit=query.count(_MOST_LISTED))
-        shown = [each for each in page.items if _is_of(query, each.request.request.run)]
-        return json(DeadPage(messages=[dead_letter(each) for each in shown], cursor=page.cursor))
+        return json(DeadPage(messages=[dead_letter(each) for each in page.items], cursor=page.cursor))
 
     def get(self, request: Request) -> Response:
         """Returns one dead letter."""
@@ -231,14 +230,6 @@ class DeadLetterEndpoints:
         return await asyncio.to_thread(act, self._outbox, selection, who, cursor=cursor, limit=limit)
 
 
-def _is_of(query: Query, run: RunPart | None) -> bool:
-    """Whether a dead letter is among those of workflows, or of a workflow run, that a query asks for."""
-    ids = query.many("workflowRunId")
-    if query.one("source") != "workflow" and not ids:
-        return True
-    return run is not None and (not ids or run.id in ids)
-
-
 def _no_dead_letter(id: str) -> NotThere:
     return NotThere(
         f"there is no dead letter {id[:64]!r}", hint="it was replayed or deleted; GET /v2/dlq lists the others"
@@ -267,7 +258,7 @@ class EventEndpoints:
             which=which,
             states=query.many("state"),
             since=query.moment("fromDate"),
-            until=query.moment("toDate"),
+            until=after(query.moment("toDate")),
         )
         page = request_events.find(
             self._outbox, event_filter, cursor=query.one("cursor"), limit=query.count(_MOST_EVENTS)

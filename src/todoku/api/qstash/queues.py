@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import decode_json, read_body
-from todoku.api.qstash.answers import empty_response, json, milliseconds, number
+from todoku.api.qstash.answers import empty_response, json, number
 from todoku.api.qstash.parsing import LARGEST, Query, refuse_query_and_body, segment, signed
 from todoku.api.request_context import RequestContext
-from todoku.core.duration import interval
+from todoku.core.duration import interval, milliseconds
 from todoku.core.errors import NotThere
 from todoku.core.upstash_headers import with_unit
 from todoku.engine.http import flow_control, request_queues

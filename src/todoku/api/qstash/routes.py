@@ -9,13 +9,16 @@ from todoku.api.auth import Access, Endpoint, GuardedRoute
 from todoku.api.qstash.answers import json
 from todoku.api.qstash.groups import GroupEndpoints
 from todoku.api.qstash.messages import DeadLetterEndpoints, EventEndpoints, MessageEndpoints
-from todoku.api.qstash.parsing import signed
+from todoku.api.qstash.parsing import Query, signed
 from todoku.api.qstash.publish import PublishEndpoints
 from todoku.api.qstash.queues import FlowEndpoints, QueueEndpoints
 from todoku.api.qstash.schedules import ScheduleEndpoints
-from todoku.api.qstash.workflows import WorkflowDeadLetterEndpoints, WorkflowEndpoints
+from todoku.api.qstash.workflow_dead_letters import WorkflowDeadLetterEndpoints
+from todoku.api.qstash.workflow_webhooks import WebhookEndpoint
+from todoku.api.qstash.workflows import WorkflowEndpoints
 from todoku.api.request_context import RequestContext
 from todoku.core.signature import SigningKeys
+from todoku.core.workflow_webhook import METHODS
 from todoku.engine.http.publish_requests import RequestPublisher
 from todoku.engine.http.signing_keys import rotate, signing_keys
 
@@ -52,13 +55,15 @@ def qstash_routes(context: RequestContext) -> list[GuardedRoute]:
     rows = [
         *_publishing(PublishEndpoints(context, posts)),
         *_messages(MessageEndpoints(context), EventEndpoints(context)),
-        *_dead(DeadLetterEndpoints(context)),
+        *_dead(DeadLetterEndpoints(context), of_runs := WorkflowDeadLetterEndpoints(context)),
         *_queues(QueueEndpoints(context, posts)),
         *_schedules(ScheduleEndpoints(context)),
         *_groups(GroupEndpoints(context)),
         *_flows(FlowEndpoints(context, posts)),
         *_keys(KeyEndpoints(context)),
-        *_workflows(WorkflowEndpoints(context), WorkflowDeadLetterEndpoints(context)),
+        *_workflows(WorkflowEndpoints(context)),
+        *_dead_of_workflows(of_runs),
+        *_webhooks(WebhookEndpoint(context)),
     ]
     return [
         GuardedRoute(path, endpoint, methods=methods.split(), access=access, gate=context.gate)
@@ -71,6 +76,8 @@ def _publishing(of: PublishEndpoints) -> list[Row]:
         ("POST", "/v2/publish/{destination:path}", of.publish, "publish"),
         ("POST", "/v2/enqueue/{queue}/{destination:path}", of.enqueue, "publish"),
         ("POST", "/v2/batch", of.batch, "publish"),
+        ("POST", "/v2/batch/trigger", of.trigger_many, "publish"),
+        ("POST", "/v2/trigger/{destination:path}", of.trigger, "publish"),
     ]
 
 
@@ -84,9 +91,13 @@ def _messages(of: MessageEndpoints, events: EventEndpoints) -> list[Row]:
     ]
 
 
-def _dead(of: DeadLetterEndpoints) -> list[Row]:
+def _dead(of: DeadLetterEndpoints, of_runs: WorkflowDeadLetterEndpoints) -> list[Row]:
+    def list_dead_letters(request: Request) -> Response:
+        """Lists all, or those that workflow runs stop for, as the clients of workflows ask."""
+        return (of_runs if Query(request).one("source") == "workflow" else of).list_all(request)
+
     return [
-        ("GET", "/v2/dlq", of.list_all, "read"),
+        ("GET", "/v2/dlq", list_dead_letters, "read"),
         ("DELETE", "/v2/dlq", of.remove_many, "operate"),
         ("POST", "/v2/dlq/retry", of.retry_many, "operate"),
         ("POST", "/v2/dlq/retry/{id}", of.retry, "operate"),
@@ -150,7 +161,7 @@ def _keys(of: KeyEndpoints) -> list[Row]:
     ]
 
 
-def _workflows(of: WorkflowEndpoints, dead: WorkflowDeadLetterEndpoints) -> list[Row]:
+def _workflows(of: WorkflowEndpoints) -> list[Row]:
     """A workflow ends and waits with the token that it publishes with."""
     return [
         ("GET", "/v2/workflows/runs/{id}", of.steps, "read"),
@@ -158,11 +169,27 @@ def _workflows(of: WorkflowEndpoints, dead: WorkflowDeadLetterEndpoints) -> list
         ("DELETE", "/v2/workflows/runs", of.cancel_many, "operate"),
         ("GET", "/v2/workflows/events", of.logs, "read"),
         ("GET", "/v2/workflows/logs", of.logs, "read"),
-        ("POST", "/v2/workflows/dlq/resume", dead.resume, "operate"),
-        ("POST", "/v2/workflows/dlq/restart", dead.restart, "operate"),
-        ("DELETE", "/v2/workflows/dlq", dead.remove, "operate"),
         ("POST", "/v2/wait/{event}", of.wait, "publish"),
         ("POST", "/v2/notify/{event}", of.notify, "publish"),
         ("POST", "/v2/notify/{run}/{event}", of.notify, "publish"),
         ("GET", "/v2/waiters/{event}", of.waiters, "read"),
     ]
+
+
+def _dead_of_workflows(of: WorkflowDeadLetterEndpoints) -> list[Row]:
+    return [
+        ("GET", "/v2/workflows/dlq", of.list_all, "read"),
+        ("DELETE", "/v2/workflows/dlq", of.remove, "operate"),
+        ("POST", "/v2/workflows/dlq/resume", of.resume, "operate"),
+        ("POST", "/v2/workflows/dlq/resume/{id}", of.resume_one, "operate"),
+        ("POST", "/v2/workflows/dlq/restart", of.restart, "operate"),
+        ("POST", "/v2/workflows/dlq/restart/{id}", of.restart_one, "operate"),
+        ("POST", "/v2/workflows/dlq/callback/{id}", of.retry_callback, "operate"),
+        ("GET", "/v2/workflows/dlq/{id}", of.get, "read"),
+        ("DELETE", "/v2/workflows/dlq/{id}", of.remove_one, "operate"),
+    ]
+
+
+def _webhooks(of: WebhookEndpoint) -> list[Row]:
+    """Open: the URL itself is the secret, since its caller has no token."""
+    return [(" ".join(METHODS), "/v2/workflows/hooks/{user}/{run}/{token}", of.receive, "open")]

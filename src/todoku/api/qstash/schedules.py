@@ -15,7 +15,6 @@ from todoku.api.qstash.answers import (
     ScheduleBody,
     empty_response,
     json,
-    milliseconds,
     milliseconds_or_none,
     number,
     request_fields,
@@ -33,6 +32,7 @@ from todoku.api.qstash.publish import build_request
 from todoku.api.request_context import RequestContext
 from todoku.app import new_id
 from todoku.core.address import address
+from todoku.core.duration import milliseconds
 from todoku.core.errors import InvalidMessage
 from todoku.core.upstash_headers import parse_options
 from todoku.engine.http import request_schedules

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from todoku.api.body import decode_json, read_body
 from todoku.api.problem import Refused
-from todoku.api.qstash.answers import empty_response, json, milliseconds, milliseconds_or_none
+from todoku.api.qstash.answers import empty_response, json, milliseconds_or_none
+from todoku.api.qstash.messages import after, message_ids, refuse_unclear
 from todoku.api.qstash.parsing import LARGEST, Query, option_fields, segment, signed
 from todoku.api.request_context import RequestContext
+from todoku.core.duration import milliseconds
 from todoku.core.errors import InvalidMessage
 from todoku.core.http_request import dead_id
 from todoku.core.workflow_run import Wait, run_options
+from todoku.core.workflow_webhook import webhook_digest, webhook_event
 from todoku.engine.http import run_views
 from todoku.engine.http.run_acts import HttpRunActs
 from todoku.engine.http.run_calls import RunCalls
-from todoku.engine.http.run_dead_letters import ResumedRun, RunDeadLetters
 from todoku.engine.http.run_views import RunView, StepView
 from todoku.store.deliveries import Delivery
 from todoku.store.http_runs import RunFilter, ShownState, WaiterRow
@@ -32,8 +36,13 @@ _STATES: Final[dict[str, ShownState]] = {
 }  # fmt: skip
 _OF_RUNS: Final = (
     "workflowRunId", "workflowRunIds", "workflowUrl", "workflowUrlExactMatch", "label", "fromDate", "toDate", "count",
+    "host", "path", "callerIp", "flowControlKey",
 )  # fmt: skip
-_OF_LOGS: Final = (*_OF_RUNS, "state", "cursor", "groupBy")
+_MILLISECOND: Final = timedelta(milliseconds=1)
+"""Clients get the time of a start in whole milliseconds."""
+
+_NO_MESSAGE: Final = UUID(int=0)
+_OF_LOGS: Final = (*_OF_RUNS, "state", "cursor", "groupBy", "workflowCreatedAt", "messageId")
 
 
 class WorkflowEndpoints:
@@ -56,11 +65,9 @@ class WorkflowEndpoints:
     def cancel_many(self, request: Request) -> Response:
         """Cancels runs by id or filter, or all of them by `all=true` or `count`."""
         query = Query(request, (*_OF_RUNS, "all"))
-        if not query:
-            hint = "pass workflowRunIds, a filter, count or all=true"
-            raise Refused(422, "no workflow run is selected", hint=hint)
         limit = query.count(_MOST_CANCELLED)
         which = _filter(query, by_prefix=True)
+        refuse_unclear(query, is_filtered=which != RunFilter())
         return json({"cancelled": self._acts.cancel_many(which, signed(request, "cancel"), limit=limit)})
 
     def steps(self, request: Request) -> Response:
@@ -93,43 +100,10 @@ class WorkflowEndpoints:
     def waiters(self, request: Request) -> Response:
         """Lists the runs that wait for an event."""
         store = self._context.store.http_runs
-        rows = store.waiters(segment(request, "event"))
+        event = segment(request, "event")
+        rows = store.waiters(event) or store.waiters(webhook_event(webhook_digest(event)))
         runs = {run.id: run.url for run in store.find(RunFilter(ids=tuple(row.run_id for row in rows)))} if rows else {}
         return json([_waiter(row, runs.get(row.run_id, "")) for row in rows])
-
-
-class WorkflowDeadLetterEndpoints:
-    """The endpoints of dead letters of workflow runs. They take `dlqIds` only."""
-
-    def __init__(self, context: RequestContext) -> None:
-        self._letters = RunDeadLetters(context.outbox)
-
-    def resume(self, request: Request) -> Response:
-        """Goes on with the steps that have failed."""
-        return _resumed(self._letters.resume(_dead_ids(request), signed(request, "resume")))
-
-    def restart(self, request: Request) -> Response:
-        """Begins failed runs again, as new ones."""
-        return _resumed(self._letters.restart(_dead_ids(request), signed(request, "restart")))
-
-    def remove(self, request: Request) -> Response:
-        """Deletes dead letters: their runs do not go on."""
-        return json({"deleted": self._letters.remove(_dead_ids(request), signed(request, "delete"))})
-
-
-def _dead_ids(request: Request) -> tuple[str, ...]:
-    given = option_fields(request)
-    if any(name in given for name in ("upstash-retries", "upstash-flow-control-key")):
-        hint = "leave out retries and flow control"
-        raise Refused(422, "a run keeps the options that it was started with", hint=hint)
-    if not (ids := Query(request, ("dlqIds",)).many("dlqIds")):
-        raise Refused(422, "no dead letter is selected", hint="pass dlqIds; GET /v2/dlq?source=workflow lists them")
-    return ids
-
-
-def _resumed(runs: list[ResumedRun]) -> Response:
-    found = [{"workflowRunId": run.id, "workflowCreatedAt": milliseconds(run.created_at)} for run in runs]
-    return json({"workflowRuns": found})
 
 
 def _filter(query: Query, *, by_prefix: bool = False) -> RunFilter:
@@ -137,14 +111,22 @@ def _filter(query: Query, *, by_prefix: bool = False) -> RunFilter:
     state, is_prefix = query.one("state"), by_prefix and not query.flag("workflowUrlExactMatch")
     if state is not None and state not in _STATES:
         raise Refused(422, f"state cannot be {state[:64]!r}", hint=", ".join(_STATES))
+    since, until, messages = query.moment("fromDate"), after(query.moment("toDate")), query.many("messageId")
+    if (started := query.moment("workflowCreatedAt")) is not None:
+        since, until = max(started, since or started), min(started + _MILLISECOND, until or started + _MILLISECOND)
     return RunFilter(
         ids=query.many("workflowRunId", "workflowRunIds"),
         urls=() if is_prefix else query.many("workflowUrl"),
-        prefix=query.one("workflowUrl") if is_prefix else None,
+        prefixes=query.many("workflowUrl") if is_prefix else (),
+        hosts=query.many("host"),
+        paths=query.many("path"),
         labels=query.many("label"),
+        caller_ips=query.many("callerIp"),
+        flow_keys=query.many("flowControlKey"),
+        messages=message_ids(messages) or ((_NO_MESSAGE,) if messages else ()),
         state=None if state is None else _STATES[state],
-        since=query.moment("fromDate"),
-        until=query.moment("toDate"),
+        since=since,
+        until=until,
     )
 
 

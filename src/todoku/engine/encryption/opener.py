@@ -42,6 +42,7 @@ from todoku.engine.encryption.secret_headers import (
 )
 from todoku.engine.observability.log import Log
 from todoku.store.messages import StoredMessage
+from todoku.store.runs import SealedRun
 from todoku.store.store import Store
 
 _CACHE_SECONDS: Final = 60.0
@@ -165,12 +166,33 @@ class Opener:
         """Returns a text of a run's step, decrypted if it is sealed. Raises CannotOpen, StoreError."""
         return self._open_text("step", text, message_id, destination)
 
-    def step_secret(self, claim: Claimed) -> bytes:
+    def seal_signal(self, run: SealedRun, name: str, text: str) -> str:
+        """Returns the value of a signal to a sealed run, sealed with the data key of the run. CannotOpen.
+
+        It does not read the database: the caller's transaction, which may have started the run, has read the key.
+        """
+        key = self._cached(run.key_id) if run.keys else None
+        if key is None:
+            key = self._remember(run.key_id, run.keys, whose=f"the run {run.message_id} is encrypted; its")
+        return result_text(pack(key.seal(text.encode(), SealedPlace("signal", run.message_id, name), self._chance)))
+
+    def keep_signal(self, claim: Claimed, name: str, text: str) -> str:
+        """Returns the value of a signal as a text of its run's step, sealed if the run is. CannotOpen.
+
+        Within the transaction that takes it: the data key is the run's own, and cached since the attempt began.
+        """
+        raw = parse_sealed_result(text)
+        if raw is None or kind_of(claim.content_type) is None:
+            return self.seal_step(claim, text)
+        plain = self._open(raw, SealedPlace("signal", claim.message_id, name), fresh=False)[1]
+        return self.seal_step(claim, plain.decode())
+
+    def step_secret(self, run: Claimed | StoredMessage) -> bytes:
         """Returns a secret that only holders of a sealed run's data key know: keyed digests are made with it."""
-        kind = kind_of(claim.content_type)
+        kind = kind_of(run.content_type)
         if kind is None:
             return b""
-        return self._key(kind.key_id or _parse_sealed(claim.payload_bytes or b"").key_id, fresh=False).secret("step")
+        return self._key(kind.key_id or _parse_sealed(run.payload_bytes or b"").key_id, fresh=False).secret("step")
 
     def result(self, text: str, message_id: str, destination: str) -> str:
         """Returns the JSON text of a result, decrypted if it is sealed. Raises CannotOpen, StoreError."""
@@ -221,9 +243,9 @@ class Opener:
         raw = parse_sealed_result(text)
         return text if raw is None else self._open(raw, SealedPlace(what, message_id, destination))[1].decode()
 
-    def _open(self, raw: bytes, place: SealedPlace) -> tuple[DataKey, bytes]:
+    def _open(self, raw: bytes, place: SealedPlace, *, fresh: bool = True) -> tuple[DataKey, bytes]:
         sealed = _parse_sealed(raw)
-        key = self._key(sealed.key_id)
+        key = self._key(sealed.key_id, fresh=fresh)
         try:
             return key, key.open(sealed, place)
         except WrongTag:
@@ -234,7 +256,10 @@ class Opener:
     def _key(self, id: UUID, *, fresh: bool = True) -> DataKey:
         if (cached := self._cached(id, fresh=fresh)) is not None:
             return cached
-        key = self._unwrap(id, self._store.data_keys.read([id]))
+        return self._remember(id, self._store.data_keys.read([id]))
+
+    def _remember(self, id: UUID, rows: tuple[WrappedKey, ...], whose: str = "its") -> DataKey:
+        key = self._unwrap(id, rows, whose)
         with self._lock:
             self._keys[id] = (key, self._monotonic() + _CACHE_SECONDS)
         return key
@@ -244,19 +269,21 @@ class Opener:
             key, until = self._keys.get(id, (None, 0.0))
             return key if not fresh or self._monotonic() < until else None
 
-    def _unwrap(self, id: UUID, rows: tuple[WrappedKey, ...]) -> DataKey:
+    def _unwrap(self, id: UUID, rows: tuple[WrappedKey, ...], whose: str) -> DataKey:
         if not rows:
             with self._lock:
                 self._keys.pop(id, None)
             raise CannotOpen(
-                f"its data key {id} was deleted", hint="the key was shredded; it cannot be restored", reason="SHREDDED"
+                f"{whose} data key {id} was deleted",
+                hint="the key was shredded; it cannot be restored",
+                reason="SHREDDED",
             )
         require_cryptography()
         usable = [(row, master) for row in rows if (master := self._masters.get(row.master_key_id)) is not None]
         if not usable:
             names = ", ".join(sorted({row.master_key_id for row in rows}))
             raise CannotOpen(
-                f"its data key is wrapped by the master key {names}, which is not configured",
+                f"{whose} data key is wrapped by the master key {names}, which is not configured",
                 hint="add it to TODOKU_MASTER_KEYS, behind the current one",
                 reason="UNKNOWN_MASTER_KEY",
             )
@@ -266,7 +293,7 @@ class Opener:
             except WrongTag:
                 continue
         raise CannotOpen(
-            f"the master key {usable[0][1].id} does not decrypt its data key",
+            f"{whose} data key is not decrypted by the master key {usable[0][1].id}",
             hint="the master key had other bytes when the data key was wrapped: configure those",
             reason="BAD_MASTER_KEY",
         )

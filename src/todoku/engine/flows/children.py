@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -12,8 +12,8 @@ import msgspec
 
 from todoku.core.ending import NewBatch, add_to_batch
 from todoku.core.errors import InvalidMessage, JobAborted
-from todoku.core.flow import CHILD, ChildBatch, ChildEnd, StepRow, awaited_race
-from todoku.core.message import Draft, with_headers
+from todoku.core.flow import CHILD, ChildBatch, ChildEnd, ChildSuccess, StepRow, awaited_race
+from todoku.core.message import Claimed, Draft, with_headers
 from todoku.core.status import Status
 from todoku.engine import operations
 from todoku.engine.flows.runtime import FlowRuntime
@@ -21,7 +21,7 @@ from todoku.engine.jobs.batches import without_tx
 from todoku.engine.jobs.job import Call, drafts
 from todoku.engine.outbox import new_id
 from todoku.engine.publish import encode
-from todoku.store.deliveries import Filter
+from todoku.store.deliveries import Filter, Standing
 from todoku.store.store import Store
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ async def _ends(flow: Flow, name: str, calls: Sequence[Call[Any]], complete: Com
         await run.refuse_changed(asked, arguments)
         row, made, batch = _begun(flow, name, run.new_row(asked, "children", None), calls)
         begun = row
-        with run.working(asked):
+        async with run.working(asked):
             await run.write_by(lambda: run.runtime.store.runs.publish(run.claim, begun, made, batch))
             run.stored(begun)
         run.runtime.outbox.wake()
     while not row.is_stored:
-        with run.working(asked):
-            ends = await asyncio.to_thread(_read_ends, run.runtime, row, complete)
+        async with run.working(asked):
+            ends = await run.call_store(partial(_read_ends, run.runtime, run.claim, row, complete))
             if ends is not None:
                 text = run.runtime.seal_text(run.claim, msgspec.json.encode(ends).decode())
                 row = await run.write(msgspec.structs.replace(row, state="done", result=text, awaits=None))
@@ -117,31 +117,37 @@ def _begun(flow: Flow, name: str, row: StepRow, calls: Sequence[Call[Any]]) -> t
     return msgspec.structs.replace(row, awaits=awaits, arguments=msgspec.json.encode(known).decode()), made, batch
 
 
-def _read_ends(runtime: FlowRuntime, row: StepRow, complete: Complete) -> list[ChildEnd] | None:
-    """How the children ended; None: not enough of them have. Blocks."""
+def _read_ends(runtime: FlowRuntime, claim: Claimed, row: StepRow, complete: Complete) -> list[ChildEnd] | None:
+    """How the children ended; None: not enough of them have. Blocks.
+
+    What the step says of them is read last: it is written before the history of a child is removed.
+    """
     known = msgspec.json.decode(row.arguments or "", type=ChildBatch)
     status = runtime.store.batch(UUID(known.batch))
     if status is not None and status.open == status.total:
         return None
-    pairs = zip(known.messages, known.jobs, strict=True)
-    return complete(runtime, known, [_read_end(runtime, UUID(id), job) for id, job in pairs])
+    standings = [
+        runtime.store.deliveries.standing(UUID(id), (job,)) for id, job in zip(known.messages, known.jobs, strict=True)
+    ]
+    kept = runtime.store.runs.children(claim.message_seq, row.key).succeeded or (None,) * len(standings)
+    children = zip(known.messages, standings, kept, strict=True)
+    return complete(runtime, known, [_end(runtime, id, standing, success) for id, standing, success in children])
 
 
-def _read_end(runtime: FlowRuntime, id: UUID, job: str) -> ChildEnd | None:
-    standing = runtime.store.deliveries.standing(id, (job,))
+def _end(runtime: FlowRuntime, id: str, standing: Standing | None, success: ChildSuccess | None) -> ChildEnd | None:
+    if success is None and standing is not None and standing.status == Status.SUCCEEDED:
+        success = ChildSuccess(standing.destination, standing.result)
+    if success is not None:
+        return ChildEnd(result=success.result and runtime.opener.result(success.result, id, success.destination))
     if standing is None:
         return ChildEnd(reason="PURGED", error="it was removed, or its retention has passed")
-    match standing.status:
-        case Status.SUCCEEDED:
-            text = standing.result and runtime.opener.result(standing.result, str(id), standing.destination)
-            return ChildEnd(result=text or None)
-        case Status.ABORTED:
-            return ChildEnd(reason=standing.reason or "UNKNOWN", error=standing.error)
-        case _:
-            return None
+    if standing.status == Status.ABORTED:
+        return ChildEnd(reason=standing.reason or "UNKNOWN", error=standing.error)
+    return None
 
 
 def _result_of(flow: Flow, call: Call[Any], end: ChildEnd) -> Any:
     if end.reason is not None:
         return JobAborted(f"{call.job} was aborted: {end.reason}: {end.error or end.reason}", reason=end.reason)
-    return None if end.result is None else flow.run.runtime.decode_result(call, end.result)
+    decode = flow.run.runtime.result_decoder(call)
+    return None if end.result is None else flow.run.read(call.job, end.result, decode)

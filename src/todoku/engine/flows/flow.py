@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID, uuid4
 
@@ -16,16 +16,16 @@ from todoku.core.backoff import DEFAULT, Backoff, delay
 from todoku.core.errors import InvalidMessage, StepFailed
 from todoku.core.flow import TIMED_OUT, StepRow
 from todoku.core.message import Claimed, Draft
-from todoku.core.outcome import DONE, Abort, Duration, Snooze, error_text, seconds
+from todoku.core.outcome import DONE, Abort, Duration, Snooze, seconds
 from todoku.engine.context import Context
-from todoku.engine.execute import Executor
 from todoku.engine.flows import children
 from todoku.engine.flows.run import Asked, Run, RunStopped
-from todoku.engine.flows.runtime import FlowRuntime
-from todoku.engine.flows.step_function import StepFunction, bounded, call, describe_undo, unwrap
+from todoku.engine.flows.step_function import StepFunction, bounded, describe_undo, unwrap
+from todoku.engine.flows.step_process import StepRun, call_in_process, checked_run, reference_of
 from todoku.engine.jobs.decoders import decoder
 from todoku.engine.jobs.job import Call
 from todoku.engine.jobs.options import PublishOptions, checked_attempts, checked_duration
+from todoku.engine.observability.tracing import without_span
 from todoku.engine.publish import encode
 
 R = TypeVar("R")
@@ -41,6 +41,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     backoff: Backoff = DEFAULT
     timeout: float | None = None
+    run: StepRun = "auto"
 
 
 class StepCall(msgspec.Struct, frozen=True):
@@ -59,21 +60,26 @@ class Flow(Context):
     function may be called again, from its beginning, at any time.
     """
 
-    __slots__ = ("_executor", "_run", "_seconds")
+    __slots__ = ("_run", "_seconds", "_thread")
 
     stops_itself = True
 
-    def __init__(self, claim: Claimed, ends: float, executor: Executor, runtime: FlowRuntime) -> None:
+    def __init__(self, claim: Claimed, ends: float, run: Run) -> None:
         super().__init__(claim, ends)
-        self._executor = executor
         self._seconds = ends - time.monotonic()
-        self._run = Run(claim, executor, runtime)
+        self._run = run
+        self._thread: int | None = None
         self._run.on_progress = self._progress
 
     @property
     def run(self) -> Run:
         """The steps of this run: for the engine, not for workflows."""
         return self._run
+
+    @property
+    def thread(self) -> int | None:
+        """The thread in which the function of a plain workflow runs now."""
+        return self._thread
 
     def _progress(self) -> None:
         """A step was stored: the time of the attempt begins anew (R8), and so do its attempts (R6)."""
@@ -101,12 +107,12 @@ class Flow(Context):
     ) -> R: ...  # fmt: skip
     @overload
     async def step(
-        self, function: Callable[[*Ts], R], /, *args: *Ts,
+        self, function: Callable[[*Ts], R], /, *args: *Ts, run: StepRun = "auto",
         undo: Callable[..., Any] | None = None, key: str | None = None, max_attempts: int | None = None,
         backoff: Backoff | None = None, timeout: Duration | None = None,  # noqa: ASYNC109 - of the step
     ) -> R: ...  # fmt: skip
     async def step(  # type: ignore[misc]  # the arguments of the function, then options by name
-        self, function: Callable[..., Any], /, *args: Any, transactional: bool = False,
+        self, function: Callable[..., Any], /, *args: Any, transactional: bool = False, run: StepRun = "auto",
         undo: Callable[..., Any] | None = None, key: str | None = None, max_attempts: int | None = None,
         backoff: Backoff | None = None, timeout: Duration | None = None,  # noqa: ASYNC109 - of the step
     ) -> Any:  # fmt: skip
@@ -116,17 +122,19 @@ class Flow(Context):
         an open transaction that commits together with the result, so its effect happens once (I6). `undo`: called with
         the result (None: not known) if the run is given up. `key`: tells equal calls apart. `max_attempts`, `backoff`,
         `timeout`: of this step; without `max_attempts` an exception is the run's, which is retried as a whole. A step
-        that has failed so often raises StepFailed. Pass keyword arguments by `functools.partial`.
+        that has failed so often raises StepFailed. `run="process"`: a plain function at the top of a module runs in a
+        process of the worker, which is killed at `timeout`. Pass keyword arguments by `functools.partial`.
         """
         plain, first, kwargs = unwrap(function)
+        called = self._run.runtime.functions.of(plain, transactional=transactional)
         options = StepOptions(
             undo=None if undo is None else describe_undo(undo),
             transactional=transactional,
             max_attempts=checked_attempts(max_attempts, None, InvalidMessage),
             backoff=backoff or DEFAULT,
             timeout=None if timeout is None else checked_duration(timeout, "timeout", InvalidMessage),
+            run=checked_run(plain, called, run, transactional=transactional),
         )
-        called = self._run.runtime.functions.of(plain, transactional=transactional)
         return await self._step(called.name, StepCall(called, plain, (*first, *args), kwargs), options, key)
 
     async def named_step(self, name: str, function: Callable[[], Awaitable[None]], *, key: str) -> None:
@@ -146,10 +154,7 @@ class Flow(Context):
             row = await _attempt(run, asked, to, options, arguments)
         if row.state != "done":
             raise StepFailed(f"{name} failed {row.attempts} times: {row.error}", step=row.key)
-        return to.called.decode("null" if row.result is None else self._open(row.result))
-
-    def _open(self, text: str) -> str:
-        return self._run.runtime.open_text(self.claim, text)
+        return run.read(name, row.result, to.called.decode)
 
     def _seal(self, text: str) -> str:
         return self._run.runtime.seal_text(self.claim, text)
@@ -167,10 +172,12 @@ class Flow(Context):
         if asked.row is None:
             wait = 0.0 if self._run.runtime.sleeps.skipped else total
             row = msgspec.structs.replace(self._run.new_row(asked, "sleep", None), arguments=text, wait=wait)
-            with self._run.working(asked):
+            async with self._run.working(asked):
                 await self._run.write(row)
+            self._run.watch.slept(row)
         while (left := self._run.left(self._run.rows[asked.key])) > 0:
             await self._run.wait(left)
+        self._run.watch.woke(self._run.rows[asked.key], total)
 
     async def wait(self, name: str, kind: type[T] = Any, *, timeout: Duration | None = None) -> T:  # type: ignore[assignment]  # noqa: ASYNC109 - of the signal
         """Waits for a signal of this name, without a slot or a lease, and returns its value as a `kind`.
@@ -186,7 +193,7 @@ class Flow(Context):
             if row.is_stored:
                 break
             if over:
-                with self._run.working(asked):
+                async with self._run.working(asked):
                     row = await self._run.write(
                         msgspec.structs.replace(row, state="failed", error=TIMED_OUT, awaits=None)
                     )
@@ -194,7 +201,7 @@ class Flow(Context):
             await self._run.wait(self._run.left(row))
         if row.state == "failed":
             raise TimeoutError(f"no signal {name!r} came in time")
-        return decoder(kind, f"the signal {name}")(self._open(row.result or "null"))  # type: ignore[no-any-return]
+        return self._run.read(name, row.result, decoder(kind, f"the signal {name}"))  # type: ignore[no-any-return]
 
     async def _take(self, asked: Asked, row: StepRow | None, name: str, limit: float | None) -> StepRow:
         run = self._run
@@ -207,11 +214,9 @@ class Flow(Context):
             row, awaits=name, state="open", wait=None if left == float("inf") else max(left, 0.0)
         )
 
-        def taken(payload: str) -> StepRow:
-            return msgspec.structs.replace(waiting, state="done", result=payload, awaits=None, wait=None)
-
-        with run.working(asked):
-            written = await run.write_by(lambda: run.runtime.store.runs.take_signal(self.claim, name, taken, waiting))
+        keep = partial(run.runtime.keep_signal, self.claim, name)
+        async with run.working(asked):
+            written = await run.write_by(lambda: run.runtime.store.runs.take_signal(self.claim, name, keep, waiting))
             return run.stored(written)
 
     # ---------------------------------------------------------------------------------------- children
@@ -246,12 +251,14 @@ class Flow(Context):
         """Ends this run, without a result, and begins another of the same workflow with these arguments, once.
 
         For runs that go on for ever, before they have too many steps (R14). The other run has the key, the priority
-        and the queue of this one. Nothing of this run is undone any more.
+        and the queue of this one. Nothing of this run is undone or rewound any more.
         """
         call = self._run.runtime.next_run(self.claim).call(*args, **kwargs)
         text = bounded(call.payload.text, f"the arguments of {call.job}")
+        with without_span():  # a run has a trace of its own: one that goes on for ever would never end
+            draft = call.draft()
         # By a key, not by its arguments: a run is followed by one other, whatever the code says now.
-        await self._publish(self._run.ask("restart", text, key=""), call.draft(), text)
+        await self._publish(self._run.ask("restart", text, key=""), draft, text)
         self._run.stop(DONE)
         raise RunStopped
 
@@ -262,25 +269,26 @@ class Flow(Context):
         begun = self._run.new_row(asked, "publish", text)
         row = msgspec.structs.replace(begun, state="done", result=encode(str(draft.id)))
         runs = self._run.runtime.store.runs
-        with self._run.working(asked):
-            await self._run.write_by(lambda: runs.publish(self.claim, row, [draft]))
-            self._run.stored(row)
+        async with self._run.working(asked):
+            with self._run.watch.step(asked, self._run.rows, "publish"):
+                await self._run.write_by(lambda: runs.publish(self.claim, row, [draft]))
+                self._run.stored(row)
         self._run.runtime.outbox.wake()
         return row
 
     # ------------------------------------------------------------------------------------------- values
 
-    async def now(self) -> datetime:
-        """Returns the time at which the run came here first."""
-        return await self._value("now", lambda: datetime.now(UTC), datetime)
+    async def now(self, *, key: str | None = None) -> datetime:
+        """Returns the time at which the run came here first. `key`: tells calls in concurrent branches apart."""
+        return await self._value("now", lambda: datetime.now(UTC), datetime, key)
 
-    async def random(self) -> float:
-        """Returns a random number, 0 ≤ n < 1: the same whenever the run comes here again."""
-        return await self._value("random", random.random, float)
+    async def random(self, *, key: str | None = None) -> float:
+        """Returns a random number, 0 ≤ n < 1: the same whenever the run comes here again. `key`: as of `now`."""
+        return await self._value("random", random.random, float, key)
 
-    async def uuid(self) -> UUID:
-        """Returns a random UUID: the same whenever the run comes here again."""
-        return await self._value("uuid", uuid4, UUID)
+    async def uuid(self, *, key: str | None = None) -> UUID:
+        """Returns a random UUID: the same whenever the run comes here again. `key`: as of `now`."""
+        return await self._value("uuid", uuid4, UUID, key)
 
     async def version(self, name: str) -> bool:
         """Whether this run takes the changed way: `if await ctx.version("charge-v2"): …`.
@@ -295,8 +303,8 @@ class Flow(Context):
             return False
         return await self._value_of(asked, lambda: True, bool)
 
-    async def _value(self, name: str, make: Callable[[], T], kind: type[T]) -> T:
-        return await self._value_of(self._run.ask(name, "", alike=True), make, kind)
+    async def _value(self, name: str, make: Callable[[], T], kind: type[T], key: str | None) -> T:
+        return await self._value_of(self._run.ask(name, "", key, alike=True), make, kind)
 
     async def _value_of(self, asked: Asked, make: Callable[[], T], kind: type[T]) -> T:
         row = asked.row
@@ -304,9 +312,10 @@ class Flow(Context):
             row = msgspec.structs.replace(
                 self._run.new_row(asked, "value", None), state="done", result=self._seal(encode(make()))
             )
-            with self._run.working(asked):
-                await self._run.write(row)
-        return decoder(kind, asked.name)(self._open(row.result or "null"))  # type: ignore[no-any-return]
+            async with self._run.working(asked):
+                with self._run.watch.step(asked, self._run.rows, "value"):
+                    await self._run.write(row)
+        return self._run.read(asked.name, row.result, decoder(kind, asked.name))  # type: ignore[no-any-return]
 
 
 def _seconds(duration: Duration) -> float:
@@ -318,24 +327,43 @@ async def _attempt(run: Run, asked: Asked, to: StepCall, options: StepOptions, a
 
     Raises what the function raised, if the step has no attempts of its own.
     """
-    with run.working(asked):
-        row = run.rows.get(asked.key) or asked.row or run.new_row(asked, "step", arguments)
-        row = msgspec.structs.replace(row, undo=options.undo, wait=None, replay=run.claim.replay_count)
-        if options.undo is not None and asked.key not in run.rows:
-            row = await run.write(row)  # R4: what is not known to have happened can be undone, too
-        began = time.monotonic()
-        try:
-            if options.transactional:
-                return await _transact(run, to, row, began)
-            async with asyncio.timeout(options.timeout):
-                value = await call(to.function, to.args, to.kwargs)
-            return await run.write(_done(run, to.called, row, value, began))
-        except (Abort, Snooze, InvalidMessage):
+    async with run.working(asked):
+        with run.watch.step(asked, run.rows):
+            return await _try(run, asked, to, options, arguments)
+
+
+async def _try(run: Run, asked: Asked, to: StepCall, options: StepOptions, arguments: str) -> StepRow:
+    row = run.rows.get(asked.key) or asked.row or run.new_row(asked, "step", arguments)
+    undo = None if options.undo is None else run.runtime.seal_text(run.claim, options.undo)
+    row = msgspec.structs.replace(row, undo=undo, wait=None, replay=run.claim.replay_count)
+    if options.undo is not None and asked.key not in run.rows:
+        row = await run.write(row)  # R4: what is not known to have happened can be undone, too
+    began = time.monotonic()
+    try:
+        if options.transactional:
+            return await _transact(run, to, row, began)
+        value = await _call(run, to, options, arguments)
+        return await run.write(_done(run, to.called, row, value, began))
+    except (Abort, Snooze, InvalidMessage):
+        raise
+    except Exception as error:
+        if options.max_attempts is None:
             raise
-        except Exception as error:
-            if options.max_attempts is None:
-                raise
-            return await _failed(run, row, error, options)
+        return await _failed(run, row, error, options)
+
+
+async def _call(run: Run, to: StepCall, options: StepOptions, arguments: str) -> Any:
+    """Calls the function of a step where it is to run. TimeoutError: it takes longer than the step may."""
+    began = time.monotonic()
+    try:
+        if options.run == "process":
+            name = to.called.name
+            return await call_in_process(run, name, reference_of(to.function, name), arguments, options.timeout)
+        return await run.call(to.function, to.args, to.kwargs, options.timeout)
+    except TimeoutError as error:
+        if options.timeout is None or time.monotonic() - began < options.timeout or str(error):
+            raise
+        raise TimeoutError(f"{to.called.name} did not end within {options.timeout:g} s") from None
 
 
 async def _transact(run: Run, to: StepCall, row: StepRow, began: float) -> StepRow:
@@ -356,7 +384,7 @@ def _done(run: Run, called: StepFunction, row: StepRow, value: Any, began: float
 async def _failed(run: Run, row: StepRow, error: Exception, options: StepOptions) -> StepRow:
     """Counts a failed attempt of a step that has attempts of its own. The last one is what the step came to."""
     attempts = row.attempts + 1
-    row = msgspec.structs.replace(row, attempts=attempts, error=error_text(f"{type(error).__name__}: {error}"))
+    row = msgspec.structs.replace(row, attempts=attempts, error=run.runtime.error_of(run.claim, error))
     if options.max_attempts is not None and attempts >= options.max_attempts:
         return await run.write(msgspec.structs.replace(row, state="failed"))
     pause = delay(options.backoff, attempts, jitter=random.random())  # noqa: S311 - a jitter

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -29,16 +29,21 @@ from todoku.core.sealed import parse_sealed_result
 from todoku.engine.deliveries import Id, parse_id
 from todoku.engine.diagnostics.masked_json import masked
 from todoku.engine.flows.step_function import bounded
+from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
 from todoku.store.audit import Signed
 from todoku.store.columns import moment
 from todoku.store.messages import Story
+from todoku.store.runs import Seal
 from todoku.store.store import Store
 
 ShownState = Literal["done", "failed", "undone", "rewound", "running", "sleeping", "waiting", "retrying", "open"]
 """What a person sees of a step: its stored state, or what an open one does."""
 
 Undoing = Literal["begun", "done"]
+
+_LISTED: Final = 5
+"""Runs that an error lists, at most."""
 
 
 class ShownChildren(msgspec.Struct, frozen=True):
@@ -101,7 +106,7 @@ class RunAct(msgspec.Struct, frozen=True):
 
 def show(store: Store, run: Id, *, mask_fields: Iterable[str] = ()) -> ShownRun:
     """Returns a run with its steps, their arguments and results masked. NotThere: there is no such run. Blocks."""
-    story = _run_of(store, run)
+    story = run_of(store, run)
     now, rows = store.ping(), store.runs.steps(story.message.seq)
     delivery = story.deliveries[0]
     waits = delivery.status in ("pending", "failed") and delivery.next_run_at.timestamp() > now
@@ -130,7 +135,7 @@ def rewind(
     """
     if (to is None) is not accept:
         raise InvalidAct("say either a step or accept", hint="--to STEP, or --accept for a run with STEP_CHANGED")
-    id = _run_of(store, run).message.id
+    id = run_of(store, run).message.id
 
     def choose(rows: Sequence[StepRow]) -> list[StepRow]:
         return changed_steps(rows) if to is None else steps_from(rows, to)
@@ -141,20 +146,24 @@ def rewind(
 
 def undo(store: Store, run: Id, signed: Signed, *, dry_run: bool = False) -> RunAct:
     """Starts the undo of a dead letter that was not undone by itself (R5): the last step first. Blocks."""
-    id = _run_of(store, run).message.id
+    id = run_of(store, run).message.id
     rows = store.run_acts.undo(id, signed, dry_run=dry_run)
     return RunAct(id, tuple(row.name for row in reversed(rows)), dry_run)
 
 
-def signal(store: Store, run: Id, name: str, payload: object, signed: Signed, *, dry_run: bool = False) -> RunAct:
-    """Sends a value to a run that has not ended. `steps`: the waits that are open for it. Blocks."""
-    story, text = _run_of(store, run), signal_text(name, payload)
+def signal(outbox: Outbox, run: Id, name: str, payload: object, signed: Signed, *, dry_run: bool = False) -> RunAct:
+    """Sends a value to a run that has not ended. `steps`: the waits that are open for it. Blocks.
+
+    CannotOpen: the run is encrypted, and its key is not there.
+    """
+    store = outbox.store
+    story, text = run_of(store, run), signal_text(name, payload)
     if story.deliveries[0].status in ("succeeded", "aborted"):
         raise InvalidAct(f"the run {story.message.id} has ended", hint="a signal is for a run that waits or runs")
     rows = store.runs.steps(story.message.seq)
     waits = tuple(row.name for row in rows if row.kind == "wait" and row.state == "open" and row.awaits == name)
     if not dry_run:
-        store.run_acts.signal(story.message.id, name, text, signed)
+        store.run_acts.signal(story.message.id, name, text, signal_sealer(outbox, name), signed)
     return RunAct(story.message.id, waits, dry_run)
 
 
@@ -165,7 +174,29 @@ def signal_text(name: str, payload: object) -> str:
     return bounded(encode(payload), f"the signal {name}")
 
 
+def signal_sealer(outbox: Outbox, name: str) -> Seal:
+    """Returns how the value of a signal of this name is sealed for an encrypted run (R13)."""
+    return lambda run, text: outbox.opener.seal_signal(run, name, text)
+
+
 # ------------------------------------------------------------------------------------------------- reading
+
+
+def find_run(store: Store, idempotency_key: str) -> UUID:
+    """Returns the run that was started with this idempotency key: one that has not ended, else the newest. Blocks.
+
+    NotThere: there is none. InvalidAct: workflows of several names have one.
+    """
+    found = store.runs.keyed(idempotency_key)
+    runs = [each for each in found if not each.ended] or found
+    if not runs:
+        hint = "the key with which it was started: fulfil.using(idempotency_key=…); old runs are pruned"
+        raise NotThere(f"there is no run with the idempotency key {idempotency_key!r}", hint=hint)
+    if len({each.workflow for each in runs}) > 1:
+        listed = ", ".join(f"{each.workflow} {each.id}" for each in runs[:_LISTED])
+        hint = f"give one by its id: {listed}"
+        raise InvalidAct(f"several runs have the idempotency key {idempotency_key!r}", hint=hint)
+    return runs[0].id
 
 
 def is_run(story: Story) -> bool:
@@ -174,7 +205,7 @@ def is_run(story: Story) -> bool:
     return message.topic == UNDO_TOPIC or (message.headers is not None and f'"{RUN}":' in message.headers)
 
 
-def _run_of(store: Store, run: Id) -> Story:
+def run_of(store: Store, run: Id) -> Story:
     """The message of a run, by its id or by the number of its delivery."""
     id = parse_id(run)
     if isinstance(id, int):

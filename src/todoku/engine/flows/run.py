@@ -12,9 +12,10 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -32,8 +33,12 @@ from todoku.core.flow import (
 )
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Retry
-from todoku.engine.execute import Executor
 from todoku.engine.flows.runtime import FlowRuntime
+from todoku.engine.flows.step_telemetry import StepTelemetry
+from todoku.engine.jobs.handler import is_async
+from todoku.engine.observability.metrics import Metrics
+from todoku.engine.worker.lease import Lease
+from todoku.engine.worker.step_pools import StepPools
 from todoku.store.runs import RunLost
 
 T = TypeVar("T")
@@ -61,19 +66,35 @@ class Asked(msgspec.Struct, frozen=True):
     number: int
 
 
-class Run:
-    """The steps of one run during one attempt. It belongs to one event loop."""
+class Owner(Protocol):
+    """What a run asks the worker that runs it: the worker's executor."""
 
-    def __init__(self, claim: Claimed, executor: Executor, runtime: FlowRuntime) -> None:
+    lease: Lease
+    is_draining: Callable[[], bool]
+    step_pools: StepPools
+
+    def owns(self, claim: Claimed, now: float) -> bool:
+        """Whether the lease of this claim is certainly still valid (I12)."""
+
+
+class Run:
+    """The steps of one run during one attempt. It belongs to one event loop.
+
+    What it reads and writes, and what it waits for, are methods: a replay of a recorded history has its own.
+    """
+
+    def __init__(self, claim: Claimed, executor: Owner, runtime: FlowRuntime, metrics: Metrics) -> None:
         self.claim = claim
         self.runtime = runtime
-        self._executor = executor
+        self.executor = executor
+        self.watch = StepTelemetry(claim, metrics)
         self.rows: dict[str, StepRow] = {}
         self.used: set[str] = set()
         self._occurrences: Counter[tuple[str, str]] = Counter()
         self._under_way: set[tuple[str, str]] = set()
         self._newest = 0
         self._busy = 0
+        self._checking = 0
         self._activity = 0
         self._waiting: dict[asyncio.Future[None], float] = {}
         self._loop = asyncio.get_running_loop()
@@ -81,15 +102,20 @@ class Run:
         self._read_at = time.monotonic()
         self.cancelling = False
         self._over = False
+        self._at_cancel: set[Callable[[], None]] = set()
         self.on_progress: Callable[[], None] = lambda: None
 
     async def load(self) -> None:
         """Reads the steps of earlier attempts. The first attempt of all has none."""
         if self.claim.epoch > 1:
-            rows = await asyncio.to_thread(self.runtime.store.runs.steps, self.claim.message_seq)
-            self.rows = {row.key: row for row in rows if not is_own_row(row)}
+            self.rows = {row.key: row for row in await self.stored_steps() if not is_own_row(row)}
             self._newest = max((row.number for row in self.rows.values()), default=0)
         self._read_at = time.monotonic()
+        self.watch.begun(self.rows.values())
+
+    async def stored_steps(self) -> Sequence[StepRow]:
+        """Reads the steps of the run, in the order in which they were begun."""
+        return await self.call_store(lambda: self.runtime.store.runs.steps(self.claim.message_seq))
 
     # ------------------------------------------------------------------------------------------- asking
 
@@ -99,7 +125,7 @@ class Run:
         `alike`: it does not matter which of two equal calls has which of the two steps.
         """
         self.refuse_stopped()
-        digest = digest_arguments(arguments, self.runtime.secret_of(self.claim)) if key is None else f"={key}"
+        digest = digest_arguments(arguments, self.secret()) if key is None else f"={key}"
         place = (name, digest)
         occurrence = self._occurrences[place]
         if key is not None and occurrence:
@@ -119,6 +145,10 @@ class Run:
             self._newest += 1
         return Asked(asked, name, row, self._newest if row is None else row.number)
 
+    def secret(self) -> bytes:
+        """Returns the key of the digests in the keys of its steps; empty unless it is encrypted (R13)."""
+        return self.runtime.secret_of(self.claim)
+
     async def refuse_changed(self, asked: Asked, arguments: str) -> None:
         """Stops the run if it would repeat an effect with other arguments (R1).
 
@@ -127,15 +157,24 @@ class Run:
         """
         if self.runtime.on_change == "run" or not find_changed(asked.name, self.rows.values(), self.used):
             return
-        await self._settled_down()
-        if changed := find_changed(asked.name, self.rows.values(), self.used):
-            detail = (
-                f"{asked.name} is stored for {self._shown(changed[0].arguments)} and was now called with {arguments}: "
-                f"it would run again. `todoku flow rewind {self.claim.message_id} --accept` runs it"
-            )
-            await self._persist(lambda: self.runtime.writer.put(self.claim, self._changed(changed)))
-            self.stop(Abort("STEP_CHANGED", detail))
+        self._checking += 1
+        try:
+            await self._settled_down()
+            if changed := find_changed(asked.name, self.rows.values(), self.used):
+                await self.stop_changed(asked, arguments, changed)
+        finally:
+            self._checking -= 1
+            self._settle_down()  # the others that wait may park now
         self.refuse_stopped()
+
+    async def stop_changed(self, asked: Asked, arguments: str, changed: Sequence[StepRow]) -> None:
+        """Ends the attempt, and keeps what a person may accept."""
+        detail = (
+            f"{asked.name} is stored for {self._shown(changed[0].arguments)} and was now called with {arguments}: "
+            f"it would run again. `todoku flow rewind {self.claim.message_id} --accept` runs it"
+        )
+        await self._persist(lambda: self.runtime.writer.put(self.claim, self._changed(changed)))
+        self.stop(Abort("STEP_CHANGED", detail))
 
     def _changed(self, changed: Sequence[StepRow]) -> StepRow:
         """The row that keeps what a person may accept. The error does not: it may be cut, or not be stored at all."""
@@ -148,9 +187,28 @@ class Run:
     def _shown(self, arguments: str | None) -> str:
         return self.runtime.open_text(self.claim, arguments) if arguments is not None else "()"
 
+    def read(self, _name: str, text: str | None, decode: Callable[[str], Any]) -> Any:
+        """Returns a stored result of the step or child of this name as a value."""
+        return decode("null" if text is None else self.runtime.open_text(self.claim, text))
+
     def left(self, row: StepRow) -> float:
         """Returns the seconds until the time of a step is over; infinity if it has none."""
         return math.inf if row.wait is None else row.wait - (time.monotonic() - self._read_at)
+
+    # ------------------------------------------------------------------------------------------ calling
+
+    async def call(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], seconds: float | None = None
+    ) -> Any:
+        """Calls a function of the application: one that is not async in a thread. TimeoutError: it takes longer."""
+        if not is_async(function):
+            return await self.executor.step_pools.steps.run(partial(function, *args, **kwargs), seconds)
+        async with asyncio.timeout(seconds):
+            return await function(*args, **kwargs)
+
+    async def call_store(self, call: Callable[[], T]) -> T:
+        """Makes a blocking call of the store, in a thread that no function of the application can occupy."""
+        return await self.executor.step_pools.store.run(call)
 
     # ------------------------------------------------------------------------------------------ writing
 
@@ -161,18 +219,17 @@ class Run:
 
     async def write_by(self, write: Callable[[], T]) -> T:
         """Makes a blocking write of the store that is fenced as a step is, in a thread."""
-        return await self._persist(lambda: asyncio.to_thread(write))
+        return await self._persist(lambda: self.call_store(write))
 
     async def transact(self, write: Callable[[], StepRow], key: str) -> StepRow:
         """Makes a write that is not repeated: what the step did in its transaction is committed, or rolled back."""
         try:
-            return self.stored(await asyncio.to_thread(write))
+            return self.stored(await self.executor.step_pools.steps.run(write))
         except RunLost:
             self.lose()
             raise RunStopped from None
         except DatabaseUnavailable:  # the commit may have happened, only its reply was lost
-            rows = await asyncio.to_thread(self.runtime.store.runs.steps, self.claim.message_seq)
-            for row in rows:
+            for row in await self.stored_steps():
                 if row.key == key and row.is_stored:
                     return self.stored(row)
             raise
@@ -180,7 +237,7 @@ class Run:
     @property
     def lease_seconds(self) -> float:
         """The lease of the worker: a transaction may take a quarter of it."""
-        return self._executor.lease.seconds
+        return self.executor.lease.seconds
 
     async def _persist(self, write: Callable[[], Awaitable[T]]) -> T:
         pause = 0.02
@@ -191,7 +248,7 @@ class Run:
                 self.lose()
             except (DatabaseUnavailable, DatabaseBusy):
                 # The effect has happened: it must be recorded, while this worker is allowed to.
-                if not self._executor.owns(self.claim, time.monotonic()):
+                if not self.executor.owns(self.claim, time.monotonic()):
                     self.lose()
             self.refuse_stopped()
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - a jitter
@@ -204,8 +261,10 @@ class Run:
         self.rows[row.key] = row
         if row.state == "done":
             if self.claim.attempt > 1 or self.claim.lost:
-                self.claim = msgspec.structs.replace(self.claim, attempt=1, lost=0)
+                self.claim = self.watch.claim = msgspec.structs.replace(self.claim, attempt=1, lost=0)
             self.on_progress()
+        if row.kind in ("wait", "children") and row.is_stored:
+            self.watch.waited(row)
         return row
 
     def new_row(self, asked: Asked, kind: StepKind, arguments: str | None) -> StepRow:
@@ -220,15 +279,15 @@ class Run:
         sealed = None if arguments is None else self.runtime.seal_text(self.claim, arguments)
         return StepRow(
             key=asked.key, number=asked.number, name=asked.name, kind=kind, state="open", arguments=sealed,
-            replay=self.claim.replay_count,
+            replay=self.claim.replay_count, started=time.time(),
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------- working and waiting
 
-    @contextmanager
-    def working(self, asked: Asked) -> Iterator[None]:
+    @asynccontextmanager
+    async def working(self, asked: Asked) -> AsyncIterator[None]:
         """A step that is under way: meanwhile the run does not park. The run is not begun without its lease (I12)."""
-        if not self._executor.owns(self.claim, time.monotonic()):
+        if not self.executor.owns(self.claim, time.monotonic()):
             self.lose()
         self.refuse_stopped()
         place = (asked.name, asked.key.removeprefix(f"{asked.name}:").partition("#")[0])
@@ -241,12 +300,21 @@ class Run:
             self._busy -= 1
             self._settle_down()
 
+    @contextmanager
+    def at_cancel(self, stop: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, `stop` ends at once what it waits for when the run is cancelled."""
+        self._at_cancel.add(stop)
+        try:
+            yield
+        finally:
+            self._at_cancel.discard(stop)
+
     def refuse_stopped(self) -> None:
         """Ends the attempt at this boundary between steps, if it is to end (R8)."""
         if not self.stopped.done():
             if self.cancelling:
                 self.stop(Abort("CANCELLED", "cancelled while running"))
-            elif self._executor.is_draining():
+            elif self.executor.is_draining():
                 self.stop(park(0.0))
         if self.stopped.done() or self._over:
             raise RunStopped
@@ -281,13 +349,14 @@ class Run:
         self._loop.call_soon(self._park_if_idle, self._activity, _TURNS)
 
     def _park_if_idle(self, activity: int, turns: int) -> None:
-        if activity != self._activity or self._busy or not self._waiting or self.stopped.done():
+        if activity != self._activity or self._busy or self._checking or not self._waiting or self.stopped.done():
             return
         if turns:
             self._loop.call_soon(self._park_if_idle, activity, turns - 1)
             return
         left = min(self._waiting.values()) - time.monotonic()
         if left > _SOON:
+            self.watch.parked((self.left(self.rows[key]), self.rows[key]) for key in self.used & self.rows.keys())
             self.stop(park(left))
 
     # ------------------------------------------------------------------------------------------- ending
@@ -299,45 +368,29 @@ class Run:
 
     def lose(self) -> None:
         """Ends the attempt because the worker has lost the run. The settle is fenced: it changes nothing."""
+        self.watch.is_lost = True
         self.stop(Retry(reason="LEASE_LOST", detail="this worker had lost the run"))
 
     def cancel(self) -> None:
         """Ends the attempt at the next boundary between steps (R8): now, if none is under way."""
         self.cancelling = True
+        for stop in tuple(self._at_cancel):
+            stop()
         if not self._busy:
             self.stop(Abort("CANCELLED", "cancelled while running"))
 
     def close(self) -> None:
         """The attempt is over: branches that its function left behind begin nothing more."""
         self._over = True
+        self.watch.add_counts()
         for waiting in list(self._waiting):
             waiting.cancel()
 
-    def unused(self) -> list[str]:
-        """Returns the names of stored steps that this attempt did not ask for: the code took another way."""
-        return [row.name for key, row in self.rows.items() if key not in self.used and row.state != "rewound"]
+    def unused(self) -> list[StepRow]:
+        """Returns the stored steps that this attempt did not ask for: the code took another way."""
+        return [row for key, row in self.rows.items() if key not in self.used and row.state != "rewound"]
 
 
 def _resolve(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
-
-
-async def drive(run: Run, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Calls the function of a workflow until it ends, or the run is stopped. Returns its value, or how that was."""
-    try:
-        await run.load()
-    except (DatabaseUnavailable, DatabaseBusy):  # nothing has begun: the attempt is not counted
-        return park(1.0)
-    main = asyncio.ensure_future(call())
-    try:
-        await asyncio.wait((main, run.stopped), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not main.done():
-            main.cancel()
-            await asyncio.wait((main,))
-    if run.stopped.done():
-        if not main.cancelled():
-            main.exception()  # it was stopped: what it raised on its way out is of no interest
-        return run.stopped.result()
-    return main.result()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from todoku.core.message import Claimed
+from todoku.core.outcome import Retry, error_text
 from todoku.core.sealed import kind_of
 from todoku.engine.encryption.opener import Opener
 from todoku.engine.flows.step_function import StepFunctions
@@ -64,9 +65,21 @@ class FlowRuntime:
         """Returns a text as it is stored with a step: that of an encrypted run is sealed (R13)."""
         return self.opener.seal_step(claim, text)
 
+    def keep_signal(self, claim: Claimed, name: str, text: str) -> str:
+        """Returns the value of a signal as it is stored with the step that waited for it."""
+        return self.opener.keep_signal(claim, name, text)
+
     def open_text(self, claim: Claimed, text: str) -> str:
         """Returns a stored text of a step, decrypted if it is sealed."""
         return self.opener.step(text, claim.message_id, claim.destination)
+
+    def error_of(self, claim: Claimed, error: Exception) -> str:
+        """Returns the text of a step's error as it is stored: of an encrypted run only its type, as of any message."""
+        name = type(error).__name__
+        if kind_of(claim.content_type) is not None:
+            return name
+        told = f"{error.reason}: {error.detail}" if isinstance(error, Retry) else f"{name}: {error}"
+        return error_text(told)
 
     def next_run(self, claim: Claimed) -> Job[..., Any]:
         """Returns the workflow of this run with the options of the run that follows it: its key, priority and queue.
@@ -78,13 +91,13 @@ class FlowRuntime:
             key=claim.key, priority=claim.priority, queue=claim.queue, idempotency_key=f"after {claim.message_id}"
         )
 
-    def decode_result(self, call: Call[Any], text: str) -> Any:
-        """Returns the result of a child, as the type that its job says it returns."""
+    def result_decoder(self, call: Call[Any]) -> Callable[[str], Any]:
+        """Returns the decoder of a child's result, as the type that its job says it returns."""
         function = call.handler.function
         if (decode := self._results.get(function)) is None:
             hints = Hints(function, call.job)
             decode = self._results[function] = result_decoder(hints.returns, call.job)
-        return decode(text)
+        return decode
 
     def secret_of(self, claim: Claimed) -> bytes:
         """Returns the key of the digests in the step keys of an encrypted run; empty for any other (R13)."""

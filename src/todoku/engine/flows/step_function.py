@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import importlib
 import sys
@@ -19,7 +18,7 @@ from todoku.engine.jobs.handler import is_async
 from todoku.engine.jobs.hints import Hints
 from todoku.engine.jobs.job import Job
 from todoku.engine.jobs.signature import Arguments
-from todoku.engine.publish import encode
+from todoku.engine.publish import Encoded, encode
 
 
 class StepFunction:
@@ -47,10 +46,14 @@ class StepFunction:
         text: str = self._arguments.encoded(tuple(args), kwargs).text
         return bounded(text, f"the arguments of {self.name}")
 
+    def decode_arguments(self, text: str) -> tuple[list[Any], dict[str, Any]]:
+        """Returns the arguments of `encode`, by position and by name, as the types that the function takes."""
+        return self._arguments.decoded(text)
+
     def encode_result(self, value: Any) -> str:
-        """Returns what the function returned as JSON."""
+        """Returns what the function returned as JSON; in a process it was encoded already."""
         try:
-            text = encode(value)
+            text = value.text if isinstance(value, Encoded) else encode(value)
         except InvalidMessage as error:
             raise InvalidMessage(f"{self.name} returned something that cannot be stored: {error}") from None
         return bounded(text, f"the result of {self.name}")
@@ -110,11 +113,13 @@ def unwrap(function: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str
     return (function.handler.function if isinstance(function, Job) else function), args, kwargs
 
 
-async def call(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Calls a function: one that is not async in a thread, so that it does not block the event loop."""
-    if is_async(function):
-        return await function(*args, **kwargs)
-    return await asyncio.to_thread(function, *args, **kwargs)
+def find_function(reference: str) -> Any:
+    """Returns what stands under `module:name`. ImportError, AttributeError: nothing does."""
+    module, _, path = reference.partition(":")
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
 
 
 # ------------------------------------------------------------
@@ -137,11 +142,8 @@ def describe_undo(undo: Callable[..., Any]) -> str:
 def find_undo(stored: str) -> tuple[Callable[..., Any], list[Any]]:
     """Returns the function of a stored undo, and its first arguments. InvalidSetting: it is not there any more."""
     undo = msgspec.json.decode(stored, type=Undo)
-    module, _, path = undo.function.partition(":")
     try:
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
+        found = find_function(undo.function)
     except (ImportError, AttributeError):
         raise InvalidSetting(
             f"the function {undo.function} that undoes a step is not there any more",

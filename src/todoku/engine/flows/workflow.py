@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, Final, Literal, Protocol, Unpack, cast, overload
 from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import InvalidMessage, InvalidSetting, StepFailed
-from todoku.core.flow import RUN
-from todoku.core.message import Claimed
+from todoku.core.decision import park
+from todoku.core.errors import (
+    DatabaseBusy,
+    DatabaseUnavailable,
+    InvalidAct,
+    InvalidMessage,
+    InvalidSetting,
+    StepFailed,
+)
+from todoku.core.flow import RUN, KeyedRun
+from todoku.core.message import MAX_KEY_LENGTH, Claimed
 from todoku.core.outcome import Abort
 from todoku.engine.context import Context
-from todoku.engine.deliveries import parse_message_id
 from todoku.engine.execute import Executor
+from todoku.engine.flows.blocking_flow import BlockingFlow
 from todoku.engine.flows.flow import Flow
-from todoku.engine.flows.operations import signal_text
-from todoku.engine.flows.run import drive
+from todoku.engine.flows.flow_thread import FlowThread
+from todoku.engine.flows.operations import signal_sealer, signal_text
+from todoku.engine.flows.run import Run
 from todoku.engine.flows.runtime import ON_CHANGES, FlowRuntime, OnChange, Sleeps
 from todoku.engine.flows.step_function import StepFunctions
 from todoku.engine.flows.step_writer import StepWriter
@@ -26,9 +36,11 @@ from todoku.engine.flows.undo import undo_run
 from todoku.engine.jobs.declarations import Declarations
 from todoku.engine.jobs.handle import Handle
 from todoku.engine.jobs.handler import is_async
+from todoku.engine.jobs.hints import Hints
 from todoku.engine.jobs.job import Handler, Job, P, R
 from todoku.engine.jobs.options import JobOptions
 from todoku.engine.observability.log import Log
+from todoku.engine.publish import check_text
 from todoku.engine.registry import Target
 from todoku.engine.twins import asynchronous, blocking
 from todoku.store.runs import signal
@@ -39,21 +51,21 @@ UndoWhen = Literal["auto", "always"]
 
 _UNDO_WHEN: Final[tuple[UndoWhen, ...]] = ("auto", "always")
 _NOT_FOR_WORKFLOWS: Final = {
-    "ordered": "a run that waits would block its key for days",
-    "on_dead": "it belongs to ordered=True",
     "transactional": "its steps may be: ctx.step(…, transactional=True)",
-    "run": "its function is async, and its plain steps run in threads",
+    "run": 'its steps may have it: ctx.step(…, run="process")',
 }
 
 
 class WorkflowOptions(JobOptions, total=False):
-    """How the runs of a workflow are run: the keywords of `@box.workflow`, which are those of a job and two more.
+    """How the runs of a workflow are run: the keywords of `@box.workflow`, which are those of a job and three more.
 
-    `on_change`: what a run does whose code calls a step with other arguments than the stored ones: "stop", as a dead
-    letter STEP_CHANGED, or "run". `undo`: when the steps of a dead run are undone by themselves: "auto", not if it may
-    still be mended and replayed, or "always".
+    `hold_lane`: with `ordered=True`, which needs it: a run that waits holds up the later runs of its key until it has
+    ended. `on_change`: what a run does whose code calls a step with other arguments than the stored ones: "stop", as a
+    dead letter STEP_CHANGED, or "run". `undo`: when the steps of a dead run are undone by themselves: "auto", not if it
+    may still be mended and replayed, or "always".
     """
 
+    hold_lane: bool
     on_change: OnChange
     undo: UndoWhen
 
@@ -75,11 +87,19 @@ class Workflow(Job[P, R]):
 
     astart = asynchronous(start)
 
+    def run(self, *, idempotency_key: str) -> KeyedRun:
+        """Returns the run that was started with this idempotency key, for `box.signal`. It is not looked up here."""
+        check_text(idempotency_key, "idempotency key", MAX_KEY_LENGTH)
+        return KeyedRun(idempotency_key, (self.name, *self.aliases))
+
 
 class DeclareWorkflow(Protocol):
     """The decorator that makes a function a workflow. `ctx` is not part of its own signature."""
 
-    def __call__(self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]:
+    @overload
+    def __call__(self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[BlockingFlow, P], R], /) -> Workflow[P, R]:
         """Returns the function as a workflow."""
 
 
@@ -91,16 +111,20 @@ class Workflows:
         self._functions = StepFunctions(declarations.outbox.secrets)
         self._writer = StepWriter(declarations.outbox.store)
         self.sleeps = Sleeps()
+        self.runtimes = dict[str, FlowRuntime]()  # by the names of workflows
 
     @overload
     def workflow(self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
+    def workflow(self, function: Callable[Concatenate[BlockingFlow, P], R], /) -> Workflow[P, R]: ...
+    @overload
     def workflow(self, name: str | None = None, /, **options: Unpack[WorkflowOptions]) -> DeclareWorkflow: ...
     def workflow(self, name: Any = None, /, **options: Unpack[WorkflowOptions]) -> Any:
-        """Makes an async function a workflow: `@box.workflow`, or `@box.workflow(name, queue=…, max_attempts=…, …)`.
+        """Makes a function a workflow: `@box.workflow`, or `@box.workflow(name, queue=…, max_attempts=…, …)`.
 
-        Its first parameter is `ctx: todoku.Flow`. `max_attempts` counts failures without progress: each stored step
-        begins the count anew, and the time of `timeout`. The options are explained at WorkflowOptions.
+        Its first parameter is `ctx: todoku.Flow`, or `ctx: todoku.BlockingFlow` if it is not async. `max_attempts`
+        counts failures without progress: each stored step begins the count anew, and the time of `timeout`. The
+        options are explained at WorkflowOptions.
         """
         if callable(name):
             return self._declare(name, None, options)
@@ -117,6 +141,7 @@ class Workflows:
         )
         runtime.workflow = made
         declarations.declare(made, rest)
+        self.runtimes[made.name] = runtime
         self._declare_undo(made.handler, runtime)
         return made
 
@@ -127,34 +152,45 @@ class Workflows:
         self._declarations.registry.add(_as_run(undoing.target, runtime))
 
     @blocking("box")
-    async def signal(self, run: UUID | str | Handle[Any], name: str, payload: object = None, *, tx: Any) -> None:
+    async def signal(
+        self, run: UUID | str | Handle[Any] | KeyedRun, name: str, payload: object = None, *, tx: Any
+    ) -> None:
         """Sends a value to a run, in your own transaction `tx` (None: one of its own).
 
-        The oldest `ctx.wait(name, …)` of the run that has none gets it, also if it comes later. NotThere: there is no
-        such run, or it has ended.
+        `run`: its handle, its id, or `fulfil.run(idempotency_key=…)`. The oldest `ctx.wait(name, …)` that has none gets
+        it, also if it comes later. NotThere: there is no such run, or it has ended. CannotOpen: the run is encrypted,
+        and this process does not have its key.
         """
         outbox = self._declarations.outbox
-        text = signal_text(name, payload)
-        id = run.id if isinstance(run, Handle) else run if isinstance(run, UUID) else parse_message_id(run)
-        await outbox.run(tx, signal(outbox.publishing(), id, name, text))
+        to, text, seal = outbox.publishing(), signal_text(name, payload), signal_sealer(outbox, name)
+        await outbox.run(tx, signal(to, _named(run), name, text, seal))
+        outbox.telemetry.signalled()
         if tx is None:
             outbox.wake()
 
     asignal = asynchronous(signal)
 
 
+def _named(run: UUID | str | Handle[Any] | KeyedRun) -> UUID | KeyedRun:
+    if isinstance(run, str):
+        try:
+            return UUID(run)
+        except ValueError:
+            hint = "give its handle, its id, or its key: fulfil.run(idempotency_key=…)"
+            raise InvalidAct(f"{run!r} is no id of a run", hint=hint) from None
+    return run.id if isinstance(run, Handle) else run
+
+
 def _checked(
     function: Callable[..., Any], options: WorkflowOptions
 ) -> tuple[OnChange, UndoWhen, JobOptions]:  # fmt: skip
     called = getattr(function, "__name__", repr(function))
-    if not is_async(function):
-        raise InvalidSetting(
-            f"{called} is not async", hint="write async def: its steps may be plain functions, which run in threads"
-        )
+    _check_context(function, called)
     for option, why in _NOT_FOR_WORKFLOWS.items():
         if options.get(option):
             raise InvalidSetting(f"{called}: a workflow has no {option}", hint=why)
     rest: dict[str, Any] = {**options}
+    _check_lane(called, ordered=rest.get("ordered", False), hold_lane=rest.pop("hold_lane", False))
     on_change, undo = rest.pop("on_change", "stop"), rest.pop("undo", "auto")
     if on_change not in ON_CHANGES:
         raise InvalidSetting(f"{called}: on_change cannot be {on_change!r}", hint='"stop" or "run"')
@@ -163,21 +199,56 @@ def _checked(
     return on_change, undo, cast("JobOptions", rest)
 
 
+def _check_lane(called: str, *, ordered: bool, hold_lane: bool) -> None:
+    """Refuses an order of runs whose declaration does not say that a run which waits holds up the others (R7)."""
+    if ordered and not hold_lane:
+        hint = "add hold_lane=True if the later runs of its key are to wait for that long, or leave ordered out"
+        raise InvalidSetting(f"{called}: a run that waits would block its key, for days perhaps", hint=hint)
+    if hold_lane and not ordered:
+        raise InvalidSetting(f"{called}: hold_lane is for runs in order", hint="add ordered=True, or leave it out")
+
+
+def _check_context(function: Callable[..., Any], called: str) -> None:
+    """Refuses a plain function that takes the context of an async one, and the other way round."""
+    kind = Hints(function, called).context
+    if kind is BlockingFlow and is_async(function):
+        raise InvalidSetting(
+            f"{called} is async, and its ctx blocks", hint="write ctx: todoku.Flow, and await its calls"
+        )
+    if kind is Flow and not is_async(function):
+        raise InvalidSetting(
+            f"{called} is not async, and its ctx is", hint="write ctx: todoku.BlockingFlow, or async def"
+        )
+
+
 def _as_run(target: Target, runtime: FlowRuntime) -> Target:
-    """Returns the target with a Flow as its context."""
+    """Returns the target with a Flow as its context. A plain function, too, has its slot in the event loop."""
     assert target.call is not None  # noqa: S101 - it is a handler
-    return msgspec.structs.replace(target, context=partial(_context, runtime), call=partial(_run, target.call))
+    run = _run if target.run == "loop" else _run_in_thread
+    return msgspec.structs.replace(
+        target, run="loop", context=partial(_context, runtime), call=partial(run, target.call)
+    )
 
 
 def _context(runtime: FlowRuntime, claim: Claimed, ends: float, executor: Executor) -> Flow:
-    return Flow(claim, ends, executor, runtime)
+    return Flow(claim, ends, Run(claim, executor, runtime, executor.telemetry.metrics))
+
+
+async def _run_in_thread(call: Callable[[Context], Any], flow: Flow) -> Any:
+    """Runs one attempt of a run whose function is not async."""
+    thread = FlowThread(flow.run, flow.run.executor.step_pools.functions, partial(setattr, flow, "_thread"))
+    blocking_flow = BlockingFlow(flow, thread)
+    try:
+        return await _run(lambda _flow: thread.run(lambda: call(blocking_flow)), flow)
+    finally:
+        thread.leave()
 
 
 async def _run(call: Callable[[Context], Any], flow: Flow) -> Any:
     """Runs one attempt of a run. Returns its value, or how it was stopped."""
     run = flow.run
     try:
-        value = await drive(run, lambda: call(flow))
+        value = await _drive(run, lambda: call(flow))
     except StepFailed as failed:
         row = run.rows.get(failed.step)
         if row is None:  # not a step of this run
@@ -189,5 +260,27 @@ async def _run(call: Callable[[Context], Any], flow: Flow) -> Any:
     finally:
         run.close()
     if not run.stopped.done() and (unused := run.unused()):
-        Log(message_id=flow.claim.message_id, adapter=flow.claim.destination).warning("STEPS_UNUSED", steps=unused)
+        Log(message_id=flow.claim.message_id, adapter=flow.claim.destination).warning(
+            "STEPS_UNUSED", steps=[row.name for row in unused]
+        )
     return value
+
+
+async def _drive(run: Run, call: Callable[[], Awaitable[Any]]) -> Any:
+    """Calls the function of a workflow until it ends, or the run is stopped. Returns its value, or how that was."""
+    try:
+        await run.load()
+    except (DatabaseUnavailable, DatabaseBusy):  # nothing has begun: the attempt is not counted
+        return park(1.0)
+    main = asyncio.ensure_future(call())
+    try:
+        await asyncio.wait((main, run.stopped), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not main.done():
+            main.cancel()
+            await asyncio.wait((main,))
+    if run.stopped.done():
+        if not main.cancelled():
+            main.exception()  # it was stopped: what it raised on its way out is of no interest
+        return run.stopped.result()
+    return main.result()

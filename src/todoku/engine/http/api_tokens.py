@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import threading
@@ -63,10 +64,20 @@ OF_SETTINGS: Final = Token(id=None, name="TODOKU_TOKEN", prefix="", scopes=("adm
 
 
 def create(
-    store: Store, signed: Signed, *, name: str, scopes: Iterable[object], lasts: float | None = None
+    store: Store,
+    signed: Signed,
+    *,
+    name: str,
+    scopes: Iterable[object],
+    lasts: float | None = None,
+    upstash: bool = False,
 ) -> tuple[Token, str]:
-    """Creates a token. Returns it and its text, which is not stored. `lasts`: seconds until it expires."""
+    """Creates a token. Returns it and its text, which is not stored. `lasts`: seconds until it expires.
+
+    `upstash`: its text has the form of a token of QStash, in which `@upstash/workflow` reads an id of its user.
+    """
     id, text, checked = _new_token(name, scopes)
+    text = _as_of_upstash(id, text) if upstash else text
     if lasts is not None and not 0 < lasts <= 10 * 365 * 86_400.0:
         raise InvalidAct(f"expires cannot be {lasts:g} s", hint="use more than 0 and at most ten years")
     row = store.tokens.add(id, name, hash_token(text), checked, signed, lasts=lasts)
@@ -181,6 +192,10 @@ def _new_token(name: str, given: Iterable[object]) -> tuple[UUID, str, tuple[Sco
     check_name(name)
     id = new_id()
     return id, f"{_prefix(id)}_{base62(os.urandom(24))}", checked
+
+
+def _as_of_upstash(id: UUID, secret: str) -> str:
+    return base64.b64encode(msgspec.json.encode({"UserID": _prefix(id), "Password": secret})).decode()
 
 
 def _prefix(id: UUID) -> str:

@@ -15,35 +15,46 @@ from todoku.engine.operations import BATCH
 from todoku.store.acts import Acted
 from todoku.store.audit import Signed
 from todoku.store.deliveries import Delivery, Filter
+from todoku.store.letters import Letters
 from todoku.store.store import Store
 
 _TRIES: Final = 50
 _PAUSE: Final = 0.02
 """Seconds between tries: other transactions hold a delivery's lock for less."""
 
-_Act = Callable[[tuple[int, ...]], Acted]
+Act = Callable[[Letters], Acted]
+"""Changes deliveries, each as it was when it had been replayed so often."""
 
 
 def replay_each(store: Store, rows: Sequence[Delivery], signed: Signed) -> frozenset[int]:
     """Replays each of these dead letters of HTTP requests. Returns the ids that were replayed."""
-    return _each(store, rows, _DEAD, lambda ids: store.acts.replay(Filter(ids=ids), signed, limit=len(ids)))
+    return _each(store, rows, _DEAD, lambda letters: store.letters.replay(letters, signed))
 
 
 def purge_each(store: Store, rows: Sequence[Delivery], signed: Signed) -> frozenset[int]:
     """Removes each of these dead letters of HTTP requests for good. Returns the ids that were removed."""
-    return _each(store, rows, _DEAD, lambda ids: store.acts.purge(Filter(ids=ids), signed, limit=len(ids)))
+    return take_each(store, rows, lambda letters: store.letters.purge(letters, signed))
+
+
+def take_each(store: Store, rows: Sequence[Delivery], act: Act) -> frozenset[int]:
+    """Takes each of these dead letters by an act, until it is taken or gone. Returns the ids that the act has taken."""
+    return _each(store, rows, _DEAD, act)
 
 
 def cancel_each(store: Store, rows: Sequence[Delivery], signed: Signed) -> frozenset[int]:
     """Cancels each of these HTTP requests that has not ended. Returns the ids that were changed."""
-    return _each(store, rows, _ALIVE, lambda ids: store.acts.cancel(Filter(ids=ids), signed, limit=len(ids)))
+    return _each(store, rows, _ALIVE, lambda letters: _cancel(store, tuple(letters), signed))
 
 
 _DEAD: Final = frozenset({"aborted"})
 _ALIVE: Final = frozenset({"pending", "failed", "sending"})
 
 
-def _each(store: Store, rows: Sequence[Delivery], states: frozenset[str], act: _Act) -> frozenset[int]:
+def _cancel(store: Store, ids: tuple[int, ...], signed: Signed) -> Acted:
+    return store.acts.cancel(Filter(ids=ids), signed, limit=len(ids))
+
+
+def _each(store: Store, rows: Sequence[Delivery], states: frozenset[str], act: Act) -> frozenset[int]:
     """Acts on rows in these states, chunk by chunk, until each is changed or is in another state by now.
 
     An act passes over rows that another transaction is changing, and lanes that are being published to. An operator
@@ -56,14 +67,14 @@ def _each(store: Store, rows: Sequence[Delivery], states: frozenset[str], act: _
     return frozenset(changed)
 
 
-def _chunk(store: Store, rows: Sequence[Delivery], states: frozenset[str], act: _Act) -> set[int]:
+def _chunk(store: Store, rows: Sequence[Delivery], states: frozenset[str], act: Act) -> set[int]:
     changed: set[int] = set()
     left = [row for row in rows if row.status in states]
     for tries in range(_TRIES):
         if tries > 0:
             time.sleep(_PAUSE)
         if left:
-            changed.update(act(tuple(row.id for row in left)).changed)
+            changed.update(act({row.id: row.replay_count for row in left}).changed)
         left = _unchanged(store, [row for row in left if row.id not in changed], states)
         if not left:
             return changed

@@ -82,7 +82,7 @@ class RequestEventPage(msgspec.Struct, frozen=True):
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects events of the requests that `which` matches, in `states` (empty: all), from `since` to `until`."""
+    """Selects events of requests that `which` matches, in `states` (empty: all), from `since` on, before `until`."""
 
     which: Filter = Filter()
     states: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ def _matches(event_filter: EventFilter, event: HttpEvent) -> bool:
     return (
         event.state in (event_filter.states or _DEFAULT_STATES)
         and (event_filter.since is None or event.at >= event_filter.since)
-        and (event_filter.until is None or event.at <= event_filter.until)
+        and (event_filter.until is None or event.at < event_filter.until)
         and (
             not event_filter.which.response_statuses
             or (event.response.status if event.response else 0) in event_filter.which.response_statuses

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from typing import Final, TypeVar
 from uuid import UUID
@@ -16,13 +15,12 @@ from todoku.core.workflow_run import (
     Wait,
     check_event,
     check_run_id,
-    invoked_event,
-    invoked_step,
     parse_step,
     waited_step,
 )
 from todoku.engine.http import request_acts
 from todoku.engine.http.request_draft import Posting
+from todoku.engine.http.run_webhooks import waited_event
 from todoku.engine.http.run_writer import RunWriter, open_run
 from todoku.engine.operations import BATCH
 from todoku.engine.outbox import Outbox
@@ -31,9 +29,6 @@ from todoku.store.deliveries import Filter
 from todoku.store.http_runs import RunFilter, RunTransaction, ShownState, WaiterRow
 
 LONGEST_WAIT: Final = 366 * 86_400.0
-RESULT: Final = "result"
-"""The place of a run's result among its sealed texts."""
-
 _WAIT: Final = "7d"
 _FINISHED: Final = Signed("todoku", "the workflow run has ended")
 _OPEN: Final[tuple[ShownState, ...]] = ("started", "failed")
@@ -60,11 +55,11 @@ class HttpRunActs:
             run = open_run(change, run_id)
             if (known := change.message_of(run_id, step.key) or change.waiter_of(run_id, step.key)) is not None:
                 return known
-            if (kept := change.take_event(run_id, event)) is None:
-                return self._writer.wait(change, run, step.key, event, wait.step, timeout)
-            data = base64.b64decode(self._writer.texts.open_body(run_id, f"event {event}", kept))
+            awaited = waited_event(change, run_id, event)
+            if (data := self._writer.take(change, run_id, awaited)) is None:
+                return self._writer.wait(change, run, step.key, awaited, wait.step, timeout)
             draft = self._writer.call_draft(run, Posting())
-            body = waited_step(wait.step, event, data)
+            body = waited_step(wait.step, awaited, data)
             self._writer.add(change, run_id, step.key, body, draft.id, before=run.bytes, step=step)
             change.publish([draft])
             return draft.id
@@ -81,13 +76,9 @@ class HttpRunActs:
         def work(change: RunTransaction) -> list[tuple[WaiterRow, str]]:
             if run_id is not None:
                 open_run(change, check_run_id(run_id))
-            done = [
-                (row, run.url)
-                for row in change.waiters(event, run_id)  # sorted locks (H11)
-                if (run := self._writer.resolve(change, row, lambda step: waited_step(step, event, data))) is not None
-            ]
+            done = self._writer.tell(change, event, data, run_id)
             if run_id is not None and not done:
-                change.keep_event(run_id, event, self._writer.texts.close_body(run_id, f"event {event}", data))
+                self._writer.keep(change, run_id, event, data)
             return done
 
         return self._changed(work)
@@ -116,25 +107,20 @@ class HttpRunActs:
         Requests of the run that wait are cancelled afterwards. A running one ends by itself, as the run takes no more
         steps. If this process dies before, nothing is sent, either: a call of an ended run is dropped when it is due.
         """
-        text = result.decode(errors="replace")
         calls = self._outbox.store.http_runs.calls(check_run_id(run_id))
 
         def work(change: RunTransaction) -> bool:
             if change.lock(run_id) is None:
                 raise NotThere(f"there is no workflow run {run_id!r}", hint="GET /v2/workflows/logs lists them")
-            closed = self._writer.texts.close_body(run_id, RESULT, result)
-            if not change.end(run_id, "canceled" if canceled else "success", closed):
-                return False
-            for row in change.waiters(invoked_event(run_id), None):
-                self._writer.resolve(change, row, lambda step: invoked_step(step, text, canceled=canceled))
-            return True
+            return self._writer.end(change, run_id, result, canceled=canceled)
 
         ended = self._changed(work)
         if ended:
-            self._cancel_waiting(calls, signed)
+            self.cancel_waiting(calls, signed)
         return ended
 
-    def _cancel_waiting(self, calls: tuple[int, ...], signed: Signed) -> None:
+    def cancel_waiting(self, calls: tuple[int, ...], signed: Signed) -> None:
+        """Cancels those of these calls that wait. Their run has ended."""
         store = self._outbox.store
         for start in range(0, len(calls), BATCH):
             some = calls[start : start + BATCH]

@@ -25,7 +25,9 @@ from todoku.core.workflow_run import (
     parse_step,
     third_party_request,
 )
+from todoku.core.workflow_webhook import CREATE
 from todoku.engine.http.request_draft import Posting
+from todoku.engine.http.run_webhooks import create_webhook
 from todoku.engine.http.run_writer import RunWriter, open_run, part_of
 from todoku.engine.outbox import Outbox
 from todoku.store.columns import EPOCH
@@ -75,9 +77,21 @@ class RunPublisher:
             return [found[number] for number in range(len(posts))], stored[: len(others)]
 
         result = self._outbox.store.http_runs.write(work)
+        self.tell(drafts)
+        return result
+
+    def begin(self, change: RunTransaction, post: RunPost) -> Draft:
+        """Starts a run with an id that is new, in an open transaction. `tell` is for after its commit. RunEnded."""
+        _, draft = self._start(change, post, None, post.body)
+        if draft is None:
+            raise RunEnded(f"there is a workflow run {post.run.id} already", hint="start one with another id")
+        change.publish([draft])
+        return draft
+
+    def tell(self, drafts: Sequence[Draft]) -> None:
+        """Wakes the workers, and counts these drafts, which are committed."""
         self._outbox.wake()
         self._outbox.telemetry.published(drafts, [_message(draft.id) for draft in drafts])
-        return result
 
     def _put(self, change: RunTransaction, post: RunPost) -> _Put:
         if post.run.init:
@@ -89,7 +103,9 @@ class RunPublisher:
         if (known := change.message_of(run.id, step.key) or change.waiter_of(run.id, step.key)) is not None:
             return _message(known, duplicate=True), None
         draft = self._writer.call_draft(run, post.posting)
-        self._writer.add(change, run.id, step.key, post.body, draft.id, before=run.bytes, step=step)
+        creates = step.step_type == CREATE and not step.is_plan
+        body = create_webhook(change, run, post.body) if creates else post.body
+        self._writer.add(change, run.id, step.key, body, draft.id, before=run.bytes, step=step)
         return _message(draft.id), draft
 
     def _start(self, change: RunTransaction, post: RunPost, invoker: str | None, body: bytes) -> _Put:

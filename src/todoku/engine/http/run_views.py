@@ -12,8 +12,9 @@ import msgspec
 from todoku.core.errors import CannotOpen, InvalidMessage
 from todoku.core.http_request import HttpRequest
 from todoku.core.redaction import redact_body
+from todoku.core.workflow_webhook import CREATE, hide_webhook
 from todoku.engine.encryption.run_texts import RunTexts
-from todoku.engine.http.run_acts import RESULT
+from todoku.engine.http.run_writer import RESULT
 from todoku.engine.outbox import Outbox
 from todoku.store.deliveries import Delivery
 from todoku.store.http_runs import HttpRunStep, RunFilter, RunRow
@@ -67,7 +68,7 @@ def view(outbox: Outbox, run: RunRow) -> RunView:
         config = HttpRequest(url=run.url, redact=("body",))
     return RunView(
         run=run,
-        steps=tuple(StepView(row=row, body=_body(texts, run, config, row.key, row.body)) for row in steps),
+        steps=tuple(StepView(row=row, body=_body(texts, run, config, row)) for row in steps),
         calls=_calls(outbox, run, steps),
         result=None if run.result is None else _text(texts, run, config, RESULT, run.result),
         retries=config.retries,
@@ -81,13 +82,15 @@ def _calls(outbox: Outbox, run: RunRow, steps: Sequence[HttpRunStep]) -> tuple[D
     return tuple(row for row in rows if row.status != "succeeded")
 
 
-def _body(texts: RunTexts, run: RunRow, config: HttpRequest, key: str, text: str) -> dict[str, Any] | str | None:
-    shown = _text(texts, run, config, key, text)
+def _body(texts: RunTexts, run: RunRow, config: HttpRequest, row: HttpRunStep) -> dict[str, Any] | str | None:
+    shown = _text(texts, run, config, row.key, row.body)
     try:
         found = msgspec.json.decode(shown or "null")
     except msgspec.DecodeError:
         return shown
-    return found if isinstance(found, dict) else shown
+    if not isinstance(found, dict):
+        return shown
+    return hide_webhook(found) if row.type == CREATE else found
 
 
 def _text(texts: RunTexts, run: RunRow, config: HttpRequest, key: str, text: str) -> str | None:

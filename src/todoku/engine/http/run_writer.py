@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from todoku.core.duration import milliseconds
 from todoku.core.errors import InvalidMessage, RunEnded
 from todoku.core.http_request import HttpRequest, RunPart
 from todoku.core.message import Draft
-from todoku.core.workflow_run import MOST_BYTES, RunStep, call_request, parse_step
+from todoku.core.workflow_run import (
+    MOST_BYTES,
+    RunStep,
+    call_request,
+    invoked_event,
+    invoked_step,
+    parse_step,
+    waited_step,
+)
 from todoku.engine.encryption.run_texts import RunTexts
 from todoku.engine.http.request_draft import Posting, request_draft
 from todoku.engine.outbox import Outbox, new_id
 from todoku.store.http_runs import CallType, NewStep, RunRow, RunTransaction, WaiterRow
+
+RESULT: Final = "result"
+"""The place of a run's result among its sealed texts."""
 
 
 def open_run(change: RunTransaction, run_id: str) -> RunRow:
@@ -30,7 +43,7 @@ def open_run(change: RunTransaction, run_id: str) -> RunRow:
 
 def part_of(run_id: str, created_at: datetime) -> RunPart:
     """Returns the part of a call in its run."""
-    return RunPart(id=run_id, created_at=round(created_at.timestamp() * 1000))
+    return RunPart(id=run_id, created_at=milliseconds(created_at))
 
 
 class RunWriter:
@@ -82,6 +95,33 @@ class RunWriter:
         change.publish([draft])
         change.add_waiter(run.id, key, event, msgspec.json.encode(step).decode(), draft.id, timeout)
         return draft.id
+
+    def tell(self, change: RunTransaction, event: str, data: bytes, run_id: str | None) -> list[tuple[WaiterRow, str]]:
+        """Continues the runs that wait for an event; a named run only. Returns their waits and URLs."""
+        return [
+            (row, run.url)
+            for row in change.waiters(event, run_id)  # sorted locks (H11)
+            if (run := self.resolve(change, row, lambda step: waited_step(step, event, data))) is not None
+        ]
+
+    def keep(self, change: RunTransaction, run_id: str, event: str, data: bytes) -> None:
+        """Keeps an event for a run that does not wait for it yet. The run is locked."""
+        change.keep_event(run_id, event, self.texts.close_body(run_id, f"event {event}", data))
+
+    def take(self, change: RunTransaction, run_id: str, event: str) -> bytes | None:
+        """Takes the data of the oldest event that was kept for a run; None: there is none. The run is locked."""
+        kept = change.take_event(run_id, event)
+        return None if kept is None else base64.b64decode(self.texts.open_body(run_id, f"event {event}", kept))
+
+    def end(self, change: RunTransaction, run_id: str, result: bytes, *, canceled: bool) -> bool:
+        """Ends a run, and continues the one that has invoked it. The run is locked. False: it had ended before."""
+        closed = self.texts.close_body(run_id, RESULT, result)
+        if not change.end(run_id, "canceled" if canceled else "success", closed):
+            return False
+        text = result.decode(errors="replace")
+        for row in change.waiters(invoked_event(run_id), None):
+            self.resolve(change, row, lambda step: invoked_step(step, text, canceled=canceled))
+        return True
 
     def resolve(self, change: RunTransaction, row: WaiterRow, body: Callable[[dict[str, Any]], bytes]) -> RunRow | None:
         """Ends a wait: appends the step with this body, and makes its call due. None: the wait had ended before."""

@@ -24,7 +24,8 @@ class Hints:
         parameters = list(shape.parameters.values())
         first = parameters[0] if parameters else None
         kind = hints.get(first.name) if first is not None else None
-        self.takes_context = isinstance(kind, type) and issubclass(kind, Context)
+        self.context: type[Context] | None = kind if isinstance(kind, type) and issubclass(kind, Context) else None
+        self.takes_context = self.context is not None
         if first is not None and first.name == "ctx" and kind is None:
             raise InvalidSetting(f"{name}: ctx has no annotation", hint="write ctx: todoku.Context")
         if self.takes_context:

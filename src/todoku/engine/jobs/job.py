@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from todoku.core.errors import InvalidMessage
+from todoku.core.flow import RUN
 from todoku.core.message import Claimed, Draft, Message
 from todoku.core.topic_pattern import Route
 from todoku.engine.context import Context
@@ -186,6 +187,7 @@ class Call(Generic[R]):
             headers={**(given.get("headers") or {}), **handler.marks} if handler.marks else given.get("headers"),
             labels=given.get("labels", ()),
             unique_for=handler.unique_for,
+            unique_until_end=RUN in handler.marks,
         )
         return self._outbox.prepare(handler.topic, options, [routed(handler.route, given)])
 

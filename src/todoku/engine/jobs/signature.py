@@ -108,6 +108,10 @@ class Arguments:
 
         return call
 
+    def decoded(self, text: str) -> tuple[list[Any], dict[str, Any]]:
+        """Returns the arguments of a payload, by position and by name. msgspec.DecodeError: it does not fit."""
+        return self._arguments(text)
+
     def problems(self, text: str) -> dict[str, str]:
         """As Signature.problems."""
         try:

@@ -17,6 +17,7 @@ import time
 import msgspec
 
 from todoku.core.errors import StoreError
+from todoku.core.flow import WaitsFor
 from todoku.store.captures import CaptureRow
 from todoku.store.projections import ProjectionRow
 from todoku.store.store import Store
@@ -58,6 +59,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     breakers_open: int
     projections: tuple[ProjectionGauges, ...] = ()
     captures: tuple[CaptureGauges, ...] = ()
+    parked: dict[WaitsFor, int] = {}
 
 
 def read_gauges(store: Store, *, stuck_after: float) -> Gauges:
@@ -72,6 +74,7 @@ def read_gauges(store: Store, *, stuck_after: float) -> Gauges:
         breakers_open=sum(destination.open_until > 0 for destination in limits.destinations),
         projections=tuple(_projection(store, row) for row in store.projections.list()),
         captures=tuple(_capture(row) for row in store.captures.list()),
+        parked=store.parked_runs.count(),
     )
 
 
@@ -151,6 +154,9 @@ CAPTURE_GAUGES: Final[dict[str, tuple[str, str]]] = {
 }
 """Metric with the label `capture` → the field of `CaptureGauges`, and its help text."""
 
+FLOW_PARKED_RUNS: Final = ("flow_parked_runs", "Workflow runs that are parked, by what they wait for.")
+"""A gauge with the label `waits_for`."""
+
 CAPTURE_CHANGES: Final = ("capture_changes_total", "Messages that a capture has published.")
 """A counter in the database, with the label `capture`: each daemon shows the same number."""
 
@@ -206,6 +212,10 @@ class Collector:
             for one in gauges.projections if name in _BOTH or name in PROJECTION_GAUGES else ():
                 gauge.add_sample(name, {"projection": one.name}, float(getattr(one, field)))
             yield gauge
+        parked = core.GaugeMetricFamily(*FLOW_PARKED_RUNS, labels=["waits_for"])
+        for waits_for, number in gauges.parked.items():
+            parked.add_metric([waits_for], number)
+        yield parked
         yield from _captures(gauges.captures)
 
 

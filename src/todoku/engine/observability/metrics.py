@@ -122,6 +122,26 @@ AUTH_FAILURES: Final = Counter(
 )
 SCHEDULE_FIRED: Final = Counter("schedule_fired_total", "Slots of schedules that were fired.")
 SCHEDULE_MISSED: Final = Counter("schedule_missed_total", "Slots of schedules that were missed and skipped.")
+FLOW_STEPS: Final = Counter(
+    "flow_steps_total",
+    "Steps of workflow runs that were run, by kind and outcome.",
+    "kind,outcome",
+    ("step,done", "step,failed", "step,retried", "step,given_up", "step,lost", "step,stopped", "undo,done",
+     "undo,failed", "sleep,done", "wait,done", "wait,given_up", "children,done", "publish,done", "value,done"),
+)  # fmt: skip
+FLOW_SIGNALS: Final = Counter(
+    "flow_signals_total", "Signals sent to workflow runs, and taken by their waits.", "state", ("sent", "taken")
+)
+FLOW_PARKED: Final = Counter(
+    "flow_parked_total",
+    "Times that a workflow run parked, by what it waited for.",
+    "waits_for",
+    ("sleep", "signal", "children", "retry"),
+)
+FLOW_WOKEN: Final = Counter("flow_woken_total", "Times that a parked workflow run went on.")
+FLOW_UNDOS: Final = Counter(
+    "flow_undos_total", "Undos of workflow runs that were begun, and that undid everything.", "state", ("begun", "done")
+)
 
 LATENCY: Final = Histogram(
     "outbox_latency_ms",
@@ -139,14 +159,19 @@ END_TO_END: Final = Histogram(
 COUNTERS: Final = (
     ENQUEUED, CLAIMED, PROCESSED, RETRIED, RETRY_SCHEDULED, TERMINAL_FAILED, LEASE_EXPIRED, LEDGER_WRITES, CONFLICTS,
     PUBLISHED, FALLBACK, SCHEDULE_FIRED, SCHEDULE_MISSED, INGESTED, OLD_SECRET,
-    AUTH_FAILURES,
+    AUTH_FAILURES, FLOW_STEPS, FLOW_SIGNALS, FLOW_PARKED, FLOW_WOKEN, FLOW_UNDOS,
 )  # fmt: skip
 INGEST_SECONDS: Final = Histogram(
     "ingest_seconds",
     "Seconds from the arrival of a request to ingest to its answer.",
     (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
-HISTOGRAMS: Final = (LATENCY, END_TO_END, INGEST_SECONDS)
+FLOW_STEP_SECONDS: Final = Histogram(
+    "flow_step_seconds",
+    "Seconds from the call of a step's function until what it came to was stored.",
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600),
+)
+HISTOGRAMS: Final = (LATENCY, END_TO_END, INGEST_SECONDS, FLOW_STEP_SECONDS)
 
 
 class HistogramBuckets(msgspec.Struct):

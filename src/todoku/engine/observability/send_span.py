@@ -34,26 +34,39 @@ def send_span(claim: Claimed, adapter: str) -> Iterator[None]:
     if span is None:
         yield
         return
-    from opentelemetry import context, trace  # noqa: PLC0415 - only where the application uses it
-
-    token = context.attach(trace.set_span_in_context(span))
     began = time.monotonic()
     raised: BaseException | None = None
     try:
-        yield
+        with current_span(span):
+            yield
     except BaseException as error:
         raised = error
         raise
     finally:
-        context.detach(token)
         _end(span, raised, time.monotonic() - began)
+
+
+@contextmanager
+def current_span(span: Span) -> Iterator[None]:
+    """Makes a span the current one in this task or thread, for the block."""
+    from opentelemetry import context, trace  # noqa: PLC0415 - only where the application uses it
+
+    token = context.attach(trace.set_span_in_context(span))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def current_tracer() -> Tracer | None:
+    """Returns the tracer of the attempt that this task or thread belongs to; None: it is not traced, or not sampled."""
+    otel = sys.modules.get("opentelemetry.context")
+    return None if otel is None else otel.get_value(TRACER)
 
 
 @quietly
 def _start(claim: Claimed, adapter: str) -> Span | None:
-    otel = sys.modules.get("opentelemetry.context")
-    tracer: Tracer | None = None if otel is None else otel.get_value(TRACER)
-    if tracer is None:
+    if (tracer := current_tracer()) is None:
         return None
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - only where the application uses it
 

@@ -112,6 +112,11 @@ class Telemetry:
         self.metrics.add(counting.SCHEDULE_FIRED, fired)
         self.metrics.add(counting.SCHEDULE_MISSED, passed)
 
+    @quietly
+    def signalled(self) -> None:
+        """Counts a signal to a workflow run; in a caller's transaction, also if it rolls back later."""
+        self.metrics.add(counting.FLOW_SIGNALS, 1, "sent")
+
     # ----------------------------------------------------------------------------------- claim and settle
 
     @quietly

@@ -10,13 +10,16 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from todoku.core.message import Claimed
 from todoku.engine.observability.message_headers import decode_headers, with_correlation
-from todoku.engine.observability.send_span import TRACER, send_attributes
+from todoku.engine.observability.run_trace import run_of, trace_ids
+from todoku.engine.observability.send_span import TRACER, current_span, send_attributes
 from todoku.engine.observability.sentry import SENTRY_TRACE, with_sentry
+from todoku.engine.observability.step_span import RUN_PARENT
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -59,6 +62,19 @@ def _add_otel(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     carrier: Headers = {}
     propagate.inject(carrier)
     return {**carrier, **(headers or {})} if carrier else headers
+
+
+@contextmanager
+def without_span() -> Iterator[None]:
+    """For the block, no span is current: what is published in it begins a trace of its own. Baggage stays."""
+    context = sys.modules.get("opentelemetry.context")
+    if context is None or not context.get_current():
+        yield
+        return
+    from opentelemetry import trace  # noqa: PLC0415 - only where the application uses it
+
+    with current_span(trace.INVALID_SPAN):
+        yield
 
 
 def find_tracing(before: Tracing | None = None, ratio: float = 1.0) -> Tracing | None:
@@ -109,13 +125,15 @@ class Tracing:
         The parent is the publisher's span, from the headers, never the current span of the worker. Of attempts without
         headers only the share `ratio` gets spans: calling the SDK costs as much as the rest of an attempt.
         """
-        if claim.headers is None and self._ratio < 1.0 and random.random() >= self._ratio:  # noqa: S311 - a sample
+        headers = None if claim.headers is None else decode_headers(claim.headers)
+        run = run_of(claim, headers)
+        if headers is None and run is None and self._ratio < 1.0 and random.random() >= self._ratio:  # noqa: S311 - a sample
             self._context.attach(self._unsampled)  # so that spans of the handler are not sampled either
             return None
         nothing = self._context.Context()
-        parent = (
-            self._propagate.extract(decode_headers(claim.headers), nothing) if claim.headers is not None else nothing
-        )
+        parent = nothing if headers is None else self._propagate.extract(headers, nothing)
+        if run is not None and not self._trace.get_current_span(parent).get_span_context().is_valid:
+            parent = self._trace.set_span_in_context(self._parent_of_run(run), parent)
         kinds = self._trace.SpanKind
         process = self._tracer.start_span("outbox.process", parent, kinds.CONSUMER)
         here = self._trace.set_span_in_context(process, parent)
@@ -128,6 +146,8 @@ class Tracing:
                 here = self._trace.set_span_in_context(sending, here)
             else:
                 here = self._context.set_value(TRACER, self._tracer, here)
+                if run is not None:
+                    here = self._context.set_value(RUN_PARENT, parent, here)
         now = self._context.get_current()
         # An earlier attempt in the same task may not have been left: then restore the context from before that one.
         before: Any = self._context.get_value(_BASE, now)
@@ -135,6 +155,24 @@ class Tracing:
         here = self._context.set_value(_BASE, base, here)
         self._context.attach(here)
         return Spans(process, sending, here, base)
+
+    def _parent_of_run(self, run: str) -> Span:
+        """Returns the parent of all attempts of a run that was started outside of a trace: a span that nobody writes.
+
+        Its ids are a digest of the run's, so that every process finds the same trace. The sampler is asked about that
+        trace, as about a new one, and `ratio` holds for runs, not for their attempts.
+        """
+        trace_id, span_id = trace_ids(run)
+        # An SDK's tracer has its sampler. Without one, whatever the tracer does with a sampled parent is right.
+        sampler = getattr(self._tracer, "sampler", None)
+        is_sampled = (trace_id & _LOW_64) < self._ratio * (_LOW_64 + 1)
+        if is_sampled and sampler is not None:
+            nothing = self._context.Context()
+            is_sampled = sampler.should_sample(nothing, trace_id, "outbox.process").decision.is_sampled()
+        trace = self._trace
+        flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if is_sampled else trace.TraceFlags.DEFAULT)
+        parent: Span = trace.NonRecordingSpan(trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags))
+        return parent
 
     def leave(self, spans: Spans) -> None:
         """Restores the context from before the attempt. Does nothing in another task than the one that began it."""
@@ -166,6 +204,8 @@ class Tracing:
 
 
 _BASE: Final = "todoku-base"
+_LOW_64: Final = (1 << 64) - 1
+"""The bits of a trace id by which a share of all traces is sampled, here and by OpenTelemetry's sampler."""
 
 
 def _attributes(claim: Claimed) -> dict[str, str | int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -63,6 +63,7 @@ class Claimer:
         on_failure: OnFailure,
         on_idle: Callable[[], None] | None = None,
         serves_runs: bool = False,
+        listable: Collection[str] = (),
     ) -> None:
         self._store = store
         self._lease = lease
@@ -73,8 +74,7 @@ class Claimer:
         self._poll_interval = poll_interval
         self._give_back = give_back
         self._may_claim = may_claim
-        self._on_ambiguous = on_ambiguous
-        self._on_idle = on_idle
+        self._on_ambiguous, self._on_idle, self._listable = on_ambiguous, on_idle, listable
         self._event = threading.Event()
         self._stopping = self._unsure = self._noticed = self._has_room = False
         self._wait = _SHORTEST_WAIT
@@ -180,6 +180,7 @@ class Claimer:
             cursor = self._cursors[pool.name] = ClaimCursor(
                 self._store, worker, pool.destinations, monotonic=time.monotonic,
                 read_waiting=self._shared_waiting.read, room=self._limiting.room, per_key=self._limiting.per_key,
+                listable=self._listable,
             )  # fmt: skip
         return cursor
 

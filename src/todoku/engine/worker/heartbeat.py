@@ -41,6 +41,7 @@ class Heartbeat:
         on_failure: OnFailure,
         waits_for_database: bool,
         requests: OperatorRequests,
+        on_limits: Callable[[], None],
     ) -> None:
         self._store = store
         self._lease = lease
@@ -55,6 +56,7 @@ class Heartbeat:
         self._on_failure = on_failure
         self._waits_for_database = waits_for_database
         self._requests = requests
+        self._on_limits = on_limits
         self._failures = 0
         self._log_again_at = 0.0
         self._renew_at = 0.0
@@ -80,6 +82,10 @@ class Heartbeat:
     def compare_soon(self) -> None:
         """Compares owned with held deliveries soon: a claim failed that may have been committed (H3)."""
         self._compare = True
+        self._event.set()
+
+    def read_limits_soon(self) -> None:
+        """Reads pauses and limits soon: an operator has changed one."""
         self._event.set()
 
     def stop(self) -> None:
@@ -115,7 +121,8 @@ class Heartbeat:
     def _apply_limits(self) -> None:
         """Reads limits, pauses, breakers and requests, and gives back waiting deliveries that must not start now."""
         limits = self._store.limits.read()
-        self._limiting.update(limits)
+        if self._limiting.update(limits):
+            self._on_limits()
         self._requests.obey(limits)
         which = None if self._lease.drained else self._limiting.is_held_back
         for pool in self._pools:

@@ -57,5 +57,5 @@ def end_dead_lease(store: Store, worker: UUID, started: Collection[int], *, max_
 
     Deliveries it had not started are given back; the others count as lost, because their effects are unknown.
     """
-    store.claims.release([held for held in store.leases.owned(worker) if held.id not in started])
+    store.claims.release([held for held in store.leases.owned(worker, fresh=True) if held.id not in started])
     return store.leases.end(worker, lost=True, max_lost=max_lost)

@@ -106,6 +106,7 @@ class ClaimLimits:
         self.per_key = per_key
         """The limits of single keys by destination, as this worker's code declares them."""
         self._queues: dict[str, Restriction] = {}
+        self._paused: frozenset[str] = frozenset()
         self._destinations: dict[str, Restriction] = {}
         self._counted = UNCOUNTED
         self.is_known = False
@@ -113,8 +114,10 @@ class ClaimLimits:
         self.has_rate = False
         """Whether a rate is in force: no notice comes when it allows the next delivery, so the claimer polls often."""
 
-    def update(self, limits: Limits) -> None:
-        """Replaces the limits by those in force now."""
+    def update(self, limits: Limits) -> bool:
+        """Replaces the limits by those in force now. Returns whether queues are paused or resumed by that."""
+        paused = self._paused
+        self._paused = frozenset(limit.name for limit in limits.queues if limit.paused)
         self._queues = {limit.name: limit for limit in limits.queues}
         self._destinations = {limit.name: limit for limit in limits.destinations}
         self._counted = Counted(
@@ -124,6 +127,7 @@ class ClaimLimits:
         self.has_rate = any(limit.rate is not None for limit in (*limits.queues, *limits.destinations))
         self._breakers.mark_open([limit.name for limit in limits.destinations if limit.open_until > 0])
         self.is_known = True
+        return paused != self._paused
 
     def is_held_back(self, claim: Claimed) -> bool:
         """Whether this delivery must not start now: its queue is paused, or its destination's breaker is open."""

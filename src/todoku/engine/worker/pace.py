@@ -9,7 +9,6 @@ attempts become slower, those deliveries are given back after `PATIENCE` seconds
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -27,9 +26,10 @@ _TICK: Final = _AHEAD / _TICKS
 
 
 class Ends(msgspec.Struct, frozen=True):
-    """When attempts of one destination ended, and how many slot turns they took: a batch is one turn."""
+    """How many attempts of one destination ended, by tick, and how many slot turns they took: a batch is one turn."""
 
-    times: list[float]
+    ticks: dict[int, int]
+    number: int
     turns: int
 
 
@@ -46,7 +46,15 @@ def group_ends(settled: Iterable[tuple[str, float, float]], now: float) -> Mappi
         times[destination].append(ended)
         turns[destination].add(started)
     shift = now - max((max(some) for some in times.values()), default=now)
-    return {name: Ends([ended + shift for ended in some], len(turns[name])) for name, some in times.items()}
+    return {name: Ends(_count_by_tick(some, shift), len(some), len(turns[name])) for name, some in times.items()}
+
+
+def _count_by_tick(times: list[float], shift: float) -> dict[int, int]:
+    ticks: dict[int, int] = {}
+    for time in times:
+        tick = int((time + shift) / _TICK)
+        ticks[tick] = ticks.get(tick, 0) + 1
+    return ticks
 
 
 class Pace:
@@ -66,11 +74,11 @@ class Pace:
 
     def done(self, ended: Ends) -> None:
         """Counts attempts that ended."""
-        for tick, number in Counter([int(time / _TICK) for time in ended.times]).items():
+        for tick, number in ended.ticks.items():
             known, before = self._ended[tick % _TICKS]
             if known <= tick:
                 self._ended[tick % _TICKS] = (tick, number + (before if known == tick else 0))
-        self._per_slot = min(self.batch, math.ceil(2 * len(ended.times) / ended.turns))
+        self._per_slot = min(self.batch, math.ceil(2 * ended.number / ended.turns))
 
     def ahead(self, now: float) -> int:
         """Returns how many deliveries should wait here, claimed and not started. 0 if attempts take over `_AHEAD`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from todoku.core.http_request import served_as
@@ -14,7 +15,8 @@ from todoku.engine.worker.pace import Ends
 from todoku.engine.worker.pool import BoundedQueue, Pool
 from todoku.engine.worker.process_pool import ProcessRunner
 from todoku.engine.worker.slot_pool import SlotPool
-from todoku.engine.worker.thread_pool import ThreadPool, ThreadRunner
+from todoku.engine.worker.step_pools import StepPools
+from todoku.engine.worker.thread_pool import Errand, ThreadPool, ThreadRunner
 
 DESTINATIONS_AT_ONCE: Final = 4
 JOBS_AT_ONCE: Final = 3
@@ -33,6 +35,27 @@ class Pools:
         ordered = sorted(kinds.items(), key=lambda item: item[0] == "http")
         self.all = tuple(_pool(kind, targets, settings, executor, on_done) for kind, targets in ordered)
         self._by_name = {name: pool for pool in self.all for name in pool.destinations}
+        self._processes = next(
+            (pool for pool in self.all if isinstance(pool, ThreadPool) and pool.name == "process"), None
+        )
+        self._new_processes = partial(_thread_pool, "process", (), settings, executor, on_done)
+        jobs = settings.concurrency or JOBS_AT_ONCE
+        self._steps = executor.step_pools = StepPools(jobs, self._lend_process, registry.tidy)
+
+    def _lend_process(self, errand: Errand) -> None:
+        """Does an errand in the pool of processes. One that no handler needs starts with the first errand."""
+        if self._processes is None:
+            self._processes = self._new_processes()
+            self._processes.start()
+        self._processes.lend(errand)
+
+    def stop(self) -> None:
+        """Ends the slots of all pools. What still runs is not waited for."""
+        for pool in self.all:
+            pool.stop()
+        if self._processes is not None and self._processes not in self.all:
+            self._processes.stop()
+        self._steps.stop()
 
     def of(self, destination: str) -> Pool:
         """Returns the pool that serves a destination."""
@@ -54,19 +77,26 @@ def _pool(
     kind: str, targets: Sequence[Target], settings: Settings, executor: Executor, on_done: Callable[[], None]
 ) -> Pool:
     names, most = tuple(target.name for target in targets), min(settings.batch or BATCH, BATCH)
-    jobs = settings.concurrency or JOBS_AT_ONCE
     match kind:
         case "http":
             slots, ready = settings.http_concurrency, BoundedQueue(executor.registry)
             most = settings.batch or REQUESTS_AHEAD
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, ready=ready)
         case "send" | "loop":
-            slots = jobs if kind == "loop" else settings.concurrency or DESTINATIONS_AT_ONCE
+            slots = settings.concurrency or (JOBS_AT_ONCE if kind == "loop" else DESTINATIONS_AT_ONCE)
             batch = max(target.batch for target in targets)
             return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, batch=batch)
         case _:
-            in_process = kind == "process"
-            return ThreadPool(
-                kind, names, executor, slots=jobs, most=most, on_done=on_done,
-                runner=lambda: ProcessRunner(settings.tracebacks) if in_process else ThreadRunner(executor),
-            )  # fmt: skip
+            return _thread_pool(kind, names, settings, executor, on_done)
+
+
+def _thread_pool(
+    kind: str, names: tuple[str, ...], settings: Settings, executor: Executor, on_done: Callable[[], None]
+) -> ThreadPool:
+    """Creates the pool of plain handlers, in threads or in processes."""
+    in_process = kind == "process"
+    return ThreadPool(
+        kind, names, executor, slots=settings.concurrency or JOBS_AT_ONCE, most=min(settings.batch or BATCH, BATCH),
+        on_done=on_done,
+        runner=lambda: ProcessRunner(settings.tracebacks) if in_process else ThreadRunner(executor),
+    )  # fmt: skip

@@ -9,12 +9,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from todoku.core.failure import classify
+from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Outcome, Retry, Snooze, Traceback
 from todoku.engine.context import Context
 from todoku.engine.execute import Unstarted, handler_package, interrupted_outcome
@@ -39,6 +41,28 @@ _ENDING: Final = 10.0
 """Seconds an idle child has to exit before it is killed: Sentry and OpenTelemetry send their last events then."""
 
 
+DIED: Final = "HANDLER_DIED"
+"""The reason of an attempt whose process was killed, or ended itself."""
+
+
+_LAST_WORDS: Final = 1.0
+"""Seconds that a child has to exit whose pipe has closed: killed before, it would not tell its own exit code."""
+
+
+class NotInTime(Exception):
+    """The child has not answered in time, and still runs."""
+
+
+class ProcessDied(Exception):
+    """The child has ended before it answered. `code`: its exit code; negative: the signal that has killed it."""
+
+    def __init__(self, code: int | None) -> None:
+        if code is None or code >= 0:
+            super().__init__(f"its process exited with code {code}")
+        else:
+            super().__init__(f"its process was killed by signal {-code}, {signal.strsignal(-code) or 'of no name'}")
+
+
 class ProcessRunner:
     """Runs handlers in a child process; starts a new one after the last was killed."""
 
@@ -54,21 +78,49 @@ class ProcessRunner:
         """Held while the child is started, asked or killed: its process id and its pipes stay valid meanwhile."""
 
     def run(self, context: Context, target: Target, seconds: float) -> RunResult:
-        ends = time.monotonic() + seconds
+        asked = (target.reference, target.name, context.claim, seconds, self._tracebacks)
+        try:
+            reply, context.bound = self.ask(_run_attempt, asked, seconds)
+        except NotInTime:
+            stack = self._ask_stack(target)
+            self._kill()
+            return interrupted_outcome("timeout", target.name, seconds), None, stack
+        except ProcessDied as died:
+            return Retry(reason=DIED, detail=str(died)), raised_in_process("EOFError", None), None
+        outcome, name, trace = _decode_outcome(reply)
+        return outcome, (raised_in_process(name, trace) if name else None), None
+
+    def ask(
+        self, call: Callable[..., Any], arguments: tuple[Any, ...], seconds: float | None,
+        begun: Callable[[], None] = lambda: None,
+    ) -> Any:  # fmt: skip
+        """Calls a function of todoku's own in the child, and returns its value.
+
+        `begun`: called when the child is there, before it is asked. NotInTime: it still runs. ProcessDied: something
+        has killed the child, or it has ended itself.
+        """
+        ends = None if seconds is None else time.monotonic() + seconds
         pipe = self._open_pipe()
         try:
-            pipe.send((target.reference, target.name, context.claim, seconds, self._tracebacks))
-            if not pipe.poll(max(0.0, ends - time.monotonic())):
-                stack = self._ask_stack(target)
-                self._kill()
-                return interrupted_outcome("timeout", target.name, seconds), None, stack
-            reply, context.bound = pipe.recv()
-            outcome, name, trace = _decode_outcome(reply)
+            begun()
+            pipe.send((call, arguments))
+            if not pipe.poll(None if ends is None else max(0.0, ends - time.monotonic())):
+                raise NotInTime
+            return pipe.recv()
         except (EOFError, OSError):
-            code = self._kill()
-            died = raised_in_process("EOFError", None)
-            return Retry(reason="HANDLER_DIED", detail=f"its process exited with code {code}"), died, None
-        return outcome, (raised_in_process(name, trace) if name else None), None
+            if self._child is not None:
+                self._child.join(_LAST_WORDS)
+            raise ProcessDied(self._kill()) from None
+
+    def interrupt(self) -> None:
+        """Kills the child that is being asked. May be called from another thread."""
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+
+    def renew(self) -> None:
+        """Ends a child that did not answer in time; the next call starts another."""
+        self._kill()
 
     def stack(self, target: Target, _ident: int | None) -> str | None:
         """Returns where the handler stands now; None: its process still starts, or the system has no such signal."""
@@ -142,7 +194,7 @@ def _read_dump(stacks: Connection) -> bytes:
 
 
 def serve(pipe: Connection, stacks: Connection) -> None:
-    """Runs in the child: one attempt after the other, until the parent closes the pipe."""
+    """Runs in the child: one call after the other, until the parent closes the pipe."""
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=False)
         os.write(stacks.fileno(), _READY)
@@ -151,14 +203,21 @@ def serve(pipe: Connection, stacks: Connection) -> None:
     os.environ["TODOKU_HANDLER_PROCESS"] = "1"
     while True:
         try:
-            reference, name, claim, seconds, tracebacks = pipe.recv()
+            call, arguments = pipe.recv()
         except EOFError:
             flush()  # the process exits now
             return
-        context = Context(claim, time.monotonic() + seconds)
-        outcome, error, _ = _attempt(reference, name, context)
-        trace = None if error is None else format_error(error, reference.partition(".")[0], tracebacks)
-        pipe.send((_encode_outcome(outcome, error, trace), context.bound))
+        pipe.send(call(*arguments))
+
+
+def _run_attempt(
+    reference: str, name: str, claim: Claimed, seconds: float, tracebacks: Which
+) -> tuple[_Reply, dict[str, Any] | None]:
+    """Runs in the child: one attempt. Returns its outcome, and what its handler bound to `ctx.log`."""
+    context = Context(claim, time.monotonic() + seconds)
+    outcome, error, _ = _attempt(reference, name, context)
+    trace = None if error is None else format_error(error, reference.partition(".")[0], tracebacks)
+    return _encode_outcome(outcome, error, trace), context.bound
 
 
 def _attempt(reference: str, name: str, context: Context) -> RunResult:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Registry
-from todoku.engine.worker.pool import Pool
+from todoku.engine.worker.pools import Pools
 
 _TIMEOUT: Final = 5.0
 
 
-async def shut_down(pools: Sequence[Pool], registry: Registry) -> None:
+async def shut_down(pools: Pools, registry: Registry) -> None:
     """Stops the pools, then closes each destination that has `async aclose()`. Logs those that fail or hang."""
-    for pool in pools:
-        pool.stop()
+    pools.stop()
     closings = {
         target.name: close
         for target in registry

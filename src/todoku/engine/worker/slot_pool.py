@@ -6,6 +6,7 @@ A new task or timeout per message would cost as much as the rest of the attempt.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -20,7 +21,7 @@ from todoku.engine.encryption.opener import is_sealed
 from todoku.engine.execute import Executor, Unstarted, handler_package, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
-from todoku.engine.worker.handler_stacks import RunningHandler, coroutine_stack, describe_handler
+from todoku.engine.worker.handler_stacks import RunningHandler, coroutine_stack, describe_handler, thread_stack
 from todoku.engine.worker.pace import Pace
 from todoku.engine.worker.pool import BoundedQueue, ReadyQueue, Work
 from todoku.engine.worker.send_batch import ParallelLanes, send
@@ -34,7 +35,7 @@ _WATCH: Final = 0.1
 class Slot:
     """One long-lived task, and the attempt it runs now."""
 
-    __slots__ = ("claim", "context", "ends", "resting", "stopped", "task", "timeout")
+    __slots__ = ("claim", "context", "ends", "resting", "stack", "stopped", "task", "timeout")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -43,6 +44,7 @@ class Slot:
         self.ends = 0.0
         self.timeout = 0.0
         self.stopped: str | None = None
+        self.stack: Traceback | None = None
         self.resting: asyncio.Future[None] | None = None
 
 
@@ -113,7 +115,11 @@ class SlotPool:
             if claim is None or task is None or loop is None:
                 continue
             package = handler_package(executor.registry[claim.destination])
-            stack = coroutine_stack(task, loop, self._loop_thread, package, executor.tracebacks)
+            thread = None if slot.context is None else slot.context.thread
+            if thread is None:
+                stack = coroutine_stack(task, loop, self._loop_thread, package, executor.tracebacks)
+            else:
+                stack = thread_stack(thread, package, executor.tracebacks)
             if slot.claim is claim:
                 found.append(describe_handler(claim, self.name, now - (slot.ends - slot.timeout), stack))
         return found
@@ -210,15 +216,17 @@ class SlotPool:
         outcome: Outcome | Settlement = DONE
         error, stack, span = None, None, executor.begin(claim, target)
         self._occupy(slot, claim, target, now)
+        make = target.context
+        slot.context = Context(claim, slot.ends) if make is None else make(claim, slot.ends, executor)
         try:
-            value = await target.call(slot.context)  # type: ignore[misc,arg-type]
+            value = await target.call(slot.context)  # type: ignore[misc]
             if value is not None:
                 outcome = outcome_of(value, target, claim)
         except asyncio.CancelledError as stopped:
             if slot.stopped is None:
                 raise  # not the watchdog's doing: the pool itself is being stopped
             outcome = interrupted_outcome(slot.stopped, claim.destination, slot.timeout)
-            stack = executor.format_stack(claim, stopped.__traceback__, slot.stopped)
+            stack = slot.stack or executor.format_stack(claim, stopped.__traceback__, slot.stopped)
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
             error, outcome = raised, classify(raised, target.retrying)
         return self._finish(slot, claim, outcome, now, error, span, stack=stack)
@@ -237,14 +245,12 @@ class SlotPool:
         slot.timeout = self._executor.timeout(target, claim)
         slot.ends = now + slot.timeout
         slot.claim = claim
-        make = target.context
-        slot.context = Context(claim, slot.ends) if make is None else make(claim, slot.ends, self._executor)
         self._running += 1
 
     def _free(self, slot: Slot) -> str | None:
         """Clears the slot after its attempt. Returns why the attempt was stopped, or None."""
         self._running -= 1
-        stopped, slot.stopped, slot.claim, slot.context = slot.stopped, None, None, None
+        stopped, slot.stopped, slot.claim, slot.context, slot.stack = slot.stopped, None, None, None, None
         if stopped is not None and slot.task is not None:
             slot.task.uncancel()
         return stopped
@@ -265,7 +271,8 @@ class SlotPool:
 
     async def _send_with_companions(self, slot: Slot, first: Claimed, target: Target, now: float) -> bool:
         """Sends one batch: the first delivery, and waiting ones for the same destination. True: the first arrived."""
-        batch = [first, *(self._companions(target, now) if first.lane is None else ())]
+        alone = target.batch == 1 or first.lane is not None
+        batch = [first] if alone else [first, *self._companions(target, now)]
         return (await self._send_batch(slot, batch, target, now))[0]
 
     async def _send_batch(self, slot: Slot, batch: list[Claimed], target: Target, now: float) -> list[bool]:
@@ -370,6 +377,9 @@ class SlotPool:
                 self._stop_slot(slot, why)
 
     def _stop_slot(self, slot: Slot, why: str) -> None:
+        if slot.stopped is None and slot.claim is not None and slot.context is not None and slot.context.thread:
+            frame = sys._current_frames().get(slot.context.thread)  # later, the thread is on its way out
+            slot.stack = self._executor.format_stack(slot.claim, frame, why)
         slot.stopped = slot.stopped or why
         if slot.task is not None:
             slot.task.cancel()

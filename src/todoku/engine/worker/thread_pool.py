@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -32,6 +33,9 @@ RunResult = tuple[Outcome | Transacted | Unstarted, Exception | None, Traceback 
 
 Transacted: the handler's own transaction included the settle.
 """
+
+Errand = Callable[[Any], None]
+"""Something else that a thread of a pool does for a caller, with its runner: it catches its own errors."""
 
 _RETRY_DELAY: Final = 0.5
 """Seconds after which a delivery whose transaction could not be opened is due again."""
@@ -147,6 +151,7 @@ class ThreadPool:
         self._on_done = on_done
         self._runner = runner
         self._ready = ReadyQueue(time.monotonic)
+        self._errands: deque[Errand] = deque()
         self._fed = threading.Condition()
         self._end_lock = threading.Lock()
         self._threads: list[_ThreadSlot] = []
@@ -162,6 +167,12 @@ class ThreadPool:
         self._ready.add(works, is_limited=is_limited)
         with self._fed:
             self._fed.notify(len(works))
+
+    def lend(self, errand: Errand) -> None:
+        """Does an errand in the next free slot, before the deliveries that wait: an attempt waits for it already."""
+        self._errands.append(errand)
+        with self._fed:
+            self._fed.notify()
 
     def waiting(self) -> int:
         return len(self._ready)
@@ -226,6 +237,8 @@ class ThreadPool:
         runner = slot.runner = self._runner()
         try:
             while not slot.abandoned and not self._stopped:
+                if self._did_errand(runner):
+                    continue
                 work = self._ready.next()
                 if work is None:
                     self._rest(slot)
@@ -242,9 +255,17 @@ class ThreadPool:
         slot.resting = True
         self._on_done()
         with self._fed:
-            while not (len(self._ready) or self._stopped or slot.abandoned):
+            while not (len(self._ready) or self._errands or self._stopped or slot.abandoned):
                 self._fed.wait(timeout=1.0)
         slot.resting = False
+
+    def _did_errand(self, runner: Runner) -> bool:
+        try:
+            errand = self._errands.popleft()
+        except IndexError:
+            return False
+        errand(runner)
+        return True
 
     def _open_and_run(self, slot: _ThreadSlot, claim: Claimed, runner: Runner) -> bool:
         """Runs a claim, decrypting it first if it is sealed. True: the next row of its lane may run."""

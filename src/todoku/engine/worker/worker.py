@@ -238,14 +238,14 @@ class Worker:
             self._heart_store, self._lease, self._hold, self._limiting, self._executor, self._pools,
             failures_allowed=settings.guardrail_db_failures, alive=self._watch.alive,
             on_lost=self._reincarnate, give_back=self._settler.give_back, on_failure=self._fail,
-            waits_for_database=not self._until_idle, requests=OperatorRequests(
+            on_limits=self._wake_claimer, waits_for_database=not self._until_idle, requests=OperatorRequests(
                 self._store, self._lease, self._pools, tracebacks=settings.tracebacks, on_drain=self._obey_drain),
         )  # fmt: skip
         self._claimer = Claimer(
             self._store, self._lease, self._hold, self._limiting, self._pools, self._telemetry,
             poll_interval=settings.poll_interval_sec, give_back=self._settler.give_back, may_claim=self._may_claim,
             on_ambiguous=self._heart.compare_soon, on_idle=self._request_end if self._until_idle else None,
-            on_failure=self._fail, serves_runs=self._registry.serves_runs,
+            on_failure=self._fail, serves_runs=self._registry.serves_runs, listable=self._registry.listable,
         )  # fmt: skip
         for pool in self._pools:
             pool.start()
@@ -260,11 +260,11 @@ class Worker:
 
     def _listen(self) -> Listener | None:
         """Subscribes to publishers' notices. None: not available or not wanted, so the claimer only polls."""
-        claimer = self._claimer
-        if claimer is None or not self._settings.notify or self._until_idle:
+        claimer, heart = self._claimer, self._heart
+        if claimer is None or heart is None or not self._settings.notify or self._until_idle:
             return None
         try:
-            listener = self._store.listen(claimer.notice)
+            listener = self._store.listen(claimer.notice, heart.read_limits_soon)
         except StoreError as error:
             Log(worker=self.name).warning("NOT_LISTENING", error=str(error))
             return None
@@ -287,7 +287,7 @@ class Worker:
         )
 
     def _wake_claimer(self) -> None:
-        """Wakes the claimer: a slot is free, or deliveries were settled."""
+        """Wakes the claimer: a slot is free, deliveries were settled, or a queue was resumed."""
         if self._claimer is not None:
             self._claimer.poke()
         if self._draining.is_set() and self._loop is not None and not self._loop.is_closed():
@@ -355,7 +355,7 @@ class Worker:
             pool.interrupt()
         await self._wait_until_quiet(time.monotonic() + _INTERRUPT_GRACE)
         await asyncio.to_thread(self._stop_rest)
-        await shut_down(self._pools, self._registry)
+        await shut_down(self._pool_set, self._registry)
 
     async def _wait_until_quiet(self, deadline: float) -> None:
         """Waits until no attempt runs, at most until the deadline."""

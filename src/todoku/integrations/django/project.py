@@ -44,6 +44,7 @@ class DjangoApp(App):
     def __init__(self) -> None:
         super().__init__(current_url(), schema=option("SCHEMA"), require_tx=option("REQUIRE_TX"))
         self.registry.wrap(_close_stale_connections)
+        self.registry.tidy.append(close_old_connections)
 
     @property
     def alias(self) -> str:

@@ -2,7 +2,8 @@
 
 -- name: pick
 -- Locks the rows it returns, in id order, and skips rows that another transaction is changing (H11).
-select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope
+select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope,
+       d.replay_count
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:among::text[] is null or d.status = any (:among::text[])) and d.id > :after
  order by d.id limit :most for update of d skip locked

@@ -64,8 +64,51 @@ union all select 'gate', queue, destination, seconds from ({waiting_gates}) gate
 -- If nothing is due, nothing is locked: an idle poll writes nothing and waits for no disk.
 -- A locked row stays where it is until the commit, so the update finds it by its ctid, without a second index. A row
 -- that changed between this statement's snapshot and its lock is a version the snapshot does not show: it is not taken,
--- and a later claim finds it.
-with slice as materialized (
+-- and a later claim finds it. A row that is locked may be listed since: `listed` looks again.
+with {slice}, due as materialized (
+    select d.ctid, d.id, d.epoch from slice s cross join lateral (
+        select ctid, id, epoch {due}) d
+     limit :most
+), {listed}, {me}, taken as (
+    update todoku_delivery d set {take}
+     where ctid = any (array(select ctid from due where {unlisted})) and exists (select from me)
+    returning {taken_columns}
+)
+select {claimed}
+
+-- name: claim_list
+-- As `claim`, for a worker that drains a backlog: deliveries to these destinations that were never claimed, and do not
+-- expire, are named in one row and stay as they are, if there are enough of them, and every live worker knows lists. The
+-- epoch of such a claim is 0, and the first column is the list. The others are taken one by one.
+with {slice}, due as materialized (
+    select d.*, d.epoch = 0 and d.expires_at = 'infinity' and d.destination = any (:listable::text[]) as lists
+      from slice s cross join lateral (select d.ctid, {taken_columns} {due}) d
+     limit :most
+), {listed}, {me}, list as (
+    insert into todoku_claim_list (worker_id, ids, first_id, last_id, claimed_at)
+    select :worker, array_agg(id), min(id), max(id), todoku_now()
+      from due where {unlisted} and lists and exists (select from me)
+       and not exists (select from todoku_worker w where not w.lists and w.expires_at > todoku_now())
+    having count(*) >= :fewest
+    returning id
+), updated as (
+    update todoku_delivery d set {take}
+     where ctid = any (array(select ctid from due
+                              where {unlisted} and not (lists and exists (select from list))))
+       and exists (select from me)
+    returning {taken_columns}
+), taken as (
+    select * from updated
+    union all
+    select d.id, d.epoch, d.message_seq, d.destination, d.queue, d.priority, d.lane, d.gate, d.attempts + 1,
+           d.max_attempts, d.lost, d.snoozes, d.replay_count, d.next_run_at, d.expires_at, d.timeout
+      from due d where {unlisted} and lists and exists (select from list)
+)
+select case t.epoch when 0 then (select id from list) end, {claimed}
+
+-- name: slice
+-- A fragment: the places to claim from that are neither paused nor behind an open breaker, and what lists name.
+slice as materialized (
     select s.* from unnest(:queues::text[], :destinations::text[], :priorities::smallint[],
                           :after_ats::float8[], :after_ids::bigint[], :mosts::int[])
            with ordinality as s(queue, destination, priority, after_at, after_id, most, place)
@@ -73,21 +116,26 @@ with slice as materialized (
        and not exists (select from todoku_destination b
                         where b.name = s.destination and b.open_until > todoku_now())
      order by place
-), due as materialized (
-    select d.ctid from slice s cross join lateral (
-        select ctid from todoku_delivery
+), named as materialized (
+    select unnest(ids) as id from (select ids from todoku_claim_list order by id) l
+)
+
+-- name: due
+-- A fragment: what is due at a place and in no list that the snapshot shows, locked, from the remembered position on.
+from todoku_delivery d
          where queue = s.queue and destination = s.destination and priority = s.priority
            and status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
            and next_run_at <= todoku_now() and (next_run_at, id) > (to_timestamp(s.after_at), s.after_id)
-           and expires_at > todoku_now()
-         order by next_run_at, id limit s.most for update skip locked) d
-     limit :most
-), {me}, taken as (
-    update todoku_delivery d set {take}
-     where ctid = any (array(select ctid from due)) and exists (select from me)
-    returning {taken_columns}
-)
-select {claimed}
+           and expires_at > todoku_now() and (epoch > 0 or id not in (select id from named))
+         order by next_run_at, id limit s.most for update skip locked
+
+-- name: listed
+-- A fragment: which of the locked rows another claim has listed, by a snapshot that is taken after the locks.
+listed as materialized (select todoku_listed(array(select id from due where epoch = 0)) as ids)
+
+-- name: unlisted
+-- A fragment: a row that no list names. Only one that was never claimed can be listed.
+(epoch > 0 or id <> all ((select ids from listed)::bigint[]))
 
 -- name: me
 -- A fragment: the worker's live row, locked so that its lease cannot be ended meanwhile, if there is anything to take.
@@ -103,6 +151,51 @@ taken as (
      where id = any (array(select id from due)) and exists (select from me)
     returning {taken_columns}
 )
+
+-- name: write_out_ids
+-- The deliveries are locked by this transaction, so no claim lists them any more; this statement sees every list that was
+-- committed before. They then say by themselves what their list says, with the same epoch: the token of their worker
+-- stays what it is. Returns those that were listed.
+with listed as materialized (
+    select l.worker_id, l.claimed_at, named.id
+      from (select * from todoku_claim_list
+             where first_id <= (select max(id) from unnest(:ids::bigint[]) as w(id))
+               and last_id >= (select min(id) from unnest(:ids::bigint[]) as w(id))
+             order by id) l
+     cross join lateral unnest(l.ids) as named(id)
+      join unnest(:ids::bigint[]) as asked(id) on asked.id = named.id
+)
+update todoku_delivery d set {write_out} from listed l
+ where d.id = any (array(select id from listed)) and d.id = l.id and d.epoch = 0 and d.worker_id is null
+returning d.id
+
+-- name: write_out
+-- A fragment: what a list says of a delivery, in the delivery itself.
+status = 'sending', worker_id = l.worker_id, claimed_at = l.claimed_at, updated_at = todoku_now(),
+       attempts = d.attempts + 1
+
+-- name: write_out_lists
+-- Writes out the lists of a worker that are so old, or (null) of all workers without a lease, and removes them. A row that
+-- another transaction has locked is left, and so is its list: a later round finds both.
+with aged as materialized (
+    select l.* from todoku_claim_list l
+     where case when :worker::uuid is null then not exists (select from todoku_worker w where w.id = l.worker_id)
+                else l.worker_id = :worker::uuid and l.claimed_at <= todoku_now() - make_interval(secs => :age) end
+     order by l.id
+), there as materialized (
+    select o.id as list, d.id from aged o cross join lateral unnest(o.ids) as named(id) cross join lateral (
+        select id from todoku_delivery where id = named.id and epoch = 0 and worker_id is null limit 1) d
+), held as materialized (
+    select t.list, d.id from there t cross join lateral (
+        select id from todoku_delivery where id = t.id and epoch = 0 and worker_id is null limit 1
+           for update skip locked) d
+), written as (
+    update todoku_delivery d set {write_out} from held h join aged l on l.id = h.list
+     where d.id = any (array(select id from held)) and d.id = h.id
+)
+delete from todoku_claim_list
+ where id = any (array(select id from aged except select list from there where id <> all (array(select id from held))))
+returning id
 
 -- name: take
 -- A fragment: the columns a claim sets.

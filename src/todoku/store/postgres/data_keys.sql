@@ -36,6 +36,24 @@ select count(*) filter (where d.status <> 'aborted'), count(*) filter (where d.s
                      where k.id::text = substr(m.headers ->> 'todoku-secrets', 1, 36)
                        and k.day >= :since and k.day < :before))
 
+-- name: stranded_runs
+-- Only reads: steps and signals of encrypted runs, which are sealed with the data key of their message. A step that keeps
+-- nothing, such as a sleep, stays readable; so do signals of before they were sealed.
+with run as materialized (
+    select m.seq from (
+        select message_seq from todoku_step group by message_seq
+        union select message_seq from todoku_signal group by message_seq) s
+     cross join lateral (select seq, content_type, payload_bytes from todoku_message where seq = s.message_seq limit 1) m
+     where m.content_type like :kind
+       and exists (select from todoku_data_key k
+                    where k.id = encode(substring(m.payload_bytes from 2 for 16), 'hex')::uuid
+                      and k.day >= :since and k.day < :before)
+)
+select (select count(*) from todoku_step s join run on run.seq = s.message_seq
+         where '"todoku.sealed":' in (substr(s.arguments, 2, 16), substr(s.result, 2, 16), substr(s.undo, 2, 16))),
+       (select count(*) from todoku_signal s join run on run.seq = s.message_seq
+         where substr(s.payload, 2, 16) = '"todoku.sealed":')
+
 -- name: blank_data_keys
 -- Only the rows that the next statement deletes.
 update todoku_data_key set wrapped = '' where day >= :since and day < :before

@@ -8,31 +8,39 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
-import msgspec
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
 from todoku.core.settings import Settings
-from todoku.store.database import Bound, DialectName, Facts, HandlerTransaction, Listener, Migrated, Slice, Tx
+from todoku.store.database import (
+    DialectName,
+    Facts,
+    HandlerTransaction,
+    Listener,
+    Migrated,
+    Slice,
+    Tx,
+    slice_parameters,
+)
 from todoku.store.failpoint import reach
 from todoku.store.migrate import checked_plan, migrations
 from todoku.store.postgres import scratch
 from todoku.store.postgres.bulk import PostgresBulk
 from todoku.store.postgres.error_translation import refuse_encoding, translate_errors
 from todoku.store.postgres.handler_transaction import PostgresHandlerConnection, PostgresHandlerTransaction, begin
-from todoku.store.postgres.notices import AWAITED, ENDS, WORK, PostgresListener
+from todoku.store.postgres.notices import AWAITED, ENDS, LIMITED, WORK, PostgresListener
 from todoku.store.postgres.planner_settings import NO_JIT, PIN_PLANS, PINNED, PLAN_ONCE, PLANNED, READING, set_local
-from todoku.store.postgres.sent_ahead import SentAhead
 from todoku.store.postgres.single_trip import LoneTx, SingleTrip, Unprepared
-from todoku.store.sql import Row, Statement, Steps, load, quote, restyle
+from todoku.store.postgres.transaction import PostgresTx, adapt
+from todoku.store.sql import Steps, load, quote, restyle
 from todoku.store.table import Bulk
 
 T = TypeVar("T")
@@ -48,46 +56,6 @@ _NO_TIMEOUTS: Final = (
 _CONNECT_TIMEOUT: Final = 5.0
 """Seconds that a handler waits for a connection before its attempt is released."""
 _PLANNED_ONCE = frozenset({"claim", "claim_suspect", "claim_lanes", "claim_gates", "settle", "release", "step"})
-
-
-class PostgresTx:
-    """A transaction on one connection."""
-
-    def __init__(self, connection: psycopg.Connection[Any], queries: Mapping[str, str]) -> None:
-        self._connection = connection
-        self._queries = queries
-        self.ahead = SentAhead(connection)
-
-    def rows(self, query: str, /, **values: Bound | Sequence[Mapping[str, Any]]) -> list[Any]:
-        bound = {name: _adapt(value) for name, value in values.items()}
-        cursor = self._connection.execute(self._queries[query], bound, binary=True)
-        # Whether there are rows. `cursor.description` would create an object for every column.
-        return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
-
-    def statement(self, statement: Statement) -> list[Row]:
-        if statement.ahead or self.ahead:
-            return self.ahead.run(statement)
-        cursor = self._connection.execute(restyle(statement.sql, "pyformat"), statement.values)
-        return cursor.fetchall() if cursor.description else []
-
-
-def _adapt(value: object) -> object:
-    """Converts numbers to one array literal, far cheaper than psycopg's list adapter, and documents to JSON.
-
-    A mapping of numbers, such as tokens, is an array of two rows: its keys and its values.
-    """
-    if isinstance(value, list | tuple) and value:
-        if isinstance(value[0], int | float):
-            return "{" + ",".join(map(str, value)) + "}"
-        if isinstance(value[0], dict):
-            return msgspec.json.encode(value).decode()
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, dict):
-        if value and isinstance(next(iter(value)), int):
-            return f"{{{{{','.join(map(str, value))}}},{{{','.join(map(str, value.values()))}}}}}"
-        return msgspec.json.encode(value).decode()
-    return value
 
 
 class PostgresDatabase:
@@ -107,9 +75,9 @@ class PostgresDatabase:
         self._begin = f"{_BEGIN}; {set_local(limits | NO_JIT)}"
         self.queries = load(_PACKAGE, settings.schema)
         ours = limits | NO_JIT | PINNED
-        self._trip = SingleTrip(_BEGIN, ours, self.queries, _adapt)
-        self._planned_trip = SingleTrip(_BEGIN, ours | PLANNED, self.queries, _adapt)
-        self._reading_trip = SingleTrip(_BEGIN, ours | PLANNED | READING, self.queries, _adapt)
+        self._trip = SingleTrip(_BEGIN, ours, self.queries, adapt)
+        self._planned_trip = SingleTrip(_BEGIN, ours | PLANNED, self.queries, adapt)
+        self._reading_trip = SingleTrip(_BEGIN, ours | PLANNED | READING, self.queries, adapt)
         self._restyled = {name: restyle(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
         self._pool: ConnectionPool[PostgresHandlerConnection] | None = None
@@ -168,10 +136,14 @@ class PostgresDatabase:
         ):
             yield PostgresBulk(connection, PostgresTx(connection, self._restyled), self._settings.schema)
 
-    def listen(self, notice: Callable[[], None], *, awaited: Callable[[str], None]) -> Listener:
+    def listen(
+        self, notice: Callable[[], None], *, awaited: Callable[[str], None], limited: Callable[[], None]
+    ) -> Listener:
         def heard(payload: str) -> None:
             if payload.startswith(AWAITED):
                 awaited(payload.removeprefix(AWAITED))
+            elif payload == LIMITED:
+                limited()
             else:
                 notice()
 
@@ -182,6 +154,9 @@ class PostgresDatabase:
 
     def announce_wait(self, message_id: str) -> None:
         self.write("announce", lambda tx: tx.rows("notify", channel=WORK, payloads=[AWAITED + message_id]))
+
+    def announce_limits(self, tx: Tx) -> None:
+        tx.rows("notify", channel=WORK, payloads=[LIMITED])
 
     def give_notice(self, tx: Tx, message_ids: Sequence[str]) -> None:
         tx.rows("notify", channel=ENDS, payloads=list(message_ids))
@@ -196,17 +171,7 @@ class PostgresDatabase:
         yield from ()
 
     def claim(self, tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int) -> list[Any]:
-        return tx.rows(
-            "claim",
-            worker=worker,
-            queues=[part.queue for part in slices],
-            destinations=[part.destination for part in slices],
-            priorities=[part.priority for part in slices],
-            after_ats=[part.after_at for part in slices],
-            after_ids=[part.after_id for part in slices],
-            mosts=[part.most for part in slices],
-            most=limit,
-        )
+        return tx.rows("claim", worker=worker, most=limit, **slice_parameters(slices))
 
     def migrate(self) -> Migrated:
         return self._transaction("migrate", self._migrate, f"{_BEGIN}; {_NO_TIMEOUTS}")
@@ -231,7 +196,7 @@ class PostgresDatabase:
                 schemas=tuple(schemas) if self._settings.schema is None else (),
                 connections_used=used,
                 connections_max=most,
-                pooled=cast("PostgresTx", tx)._connection.info.backend_pid != pid,
+                pooled=cast("PostgresTx", tx).connection.info.backend_pid != pid,
             )
 
         describe = self.describe()
@@ -255,7 +220,7 @@ class PostgresDatabase:
 
     def _define(self, statement: str) -> None:
         def work(tx: Tx) -> None:
-            cast("PostgresTx", tx)._connection.execute(cast("sql.SQL", statement))
+            cast("PostgresTx", tx).connection.execute(cast("sql.SQL", statement))
 
         self._transaction("migrate", work, f"{_BEGIN}; {_NO_TIMEOUTS}")
 
@@ -347,7 +312,7 @@ class PostgresDatabase:
     # ------------------------------------------------------------------------------------- migrations
 
     def _migrate(self, tx: Tx) -> Migrated:
-        connection = cast("PostgresTx", tx)._connection
+        connection = cast("PostgresTx", tx).connection
         ((encoding,),) = connection.execute("select current_setting('server_encoding')").fetchall()
         refuse_encoding(encoding)
         # A transaction lock: PgBouncer would leave a session lock behind.

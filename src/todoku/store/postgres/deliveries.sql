@@ -37,7 +37,14 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null::bigint, 0, 's
        and (:url_groups::text[] is null or request ->> 'group' = any (:url_groups::text[]))
        and (:schedules::text[] is null or request ->> 'schedule' = any (:schedules::text[]))
        and (:caller_ips::text[] is null or request ->> 'caller_ip' = any (:caller_ips::text[]))
-       and (:flow_keys::text[] is null or request -> 'flow' ->> 'key' = any (:flow_keys::text[]))))
+       and (:flow_keys::text[] is null or request -> 'flow' ->> 'key' = any (:flow_keys::text[]))
+       and (:run_ids::text[] is null or request -> 'run' ->> 'id' = any (:run_ids::text[]))
+       and (:run_parts::text[] is null
+            or (request -> 'run' is not null
+                and coalesce(request -> 'run' ->> 'part', 'step') = any (:run_parts::text[])))
+       and (:run_starts::bigint[] is null
+            or (request -> 'run' ->> 'created_at')::bigint = any (:run_starts::bigint[]))
+       and (:sources::text[] is null or request ->> 'source' = any (:sources::text[]))))
 
 -- name: labelled
 -- A fragment: the filter by a label of the message, which is read only if the filter is set.

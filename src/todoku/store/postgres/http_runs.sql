@@ -20,16 +20,34 @@ select {http_run_columns} from todoku_http_run r where r.id = :id
 -- Locked until the commit: all that is added to a run is added one after the other.
 select {http_run_columns} from todoku_http_run r where r.id = :id for update of r
 
+-- name: http_run_place
+-- A fragment: host and path of a run's URL, which are cut out as in `request_matching`, and are among those asked for.
+from (select substring(r.url from '^[^:]*://([^/?#]*)') as authority,
+               coalesce(nullif(substring(r.url from '^[^:]*://[^/?#]*([^?#]*)'), ''), '/') as path) u
+ where (:hosts::text[] is null
+        or lower(case when :with_port::boolean then authority
+                      when authority like '[%' then substring(authority from '^\[([^]]*)')
+                      else split_part(authority, ':', 1) end) = any (:hosts::text[]))
+   and (:paths::text[] is null or path = any (:paths::text[]))
+
 -- name: http_runs
--- Only reads, newest first, from a position on.
+-- Only reads, newest first, from a position on. The options of a run that are sealed match no caller and no flow key.
 select * from (select {http_run_columns}
   from todoku_http_run r
  where (:ids::text[] is null or r.id = any (:ids::text[]))
    and (:urls::text[] is null or r.url = any (:urls::text[]))
-   and (:prefix::text is null or starts_with(r.url, :prefix::text))
+   and (:prefixes::text[] is null or exists (select from unnest(:prefixes::text[]) p where starts_with(r.url, p)))
+   and ((:hosts::text[] is null and :paths::text[] is null) or exists (select {http_run_place}))
+   and (:caller_ips::text[] is null or case when ascii(r.request::text) = 123 then r.request::json ->> 'caller_ip' end
+            = any (:caller_ips::text[]))
+   and (:flow_keys::text[] is null or case when ascii(r.request::text) = 123 then r.request::json -> 'flow' ->> 'key' end
+            = any (:flow_keys::text[]))
+   and (:messages::uuid[] is null or exists (
+            select from (select s.message_id from todoku_http_run_step s where s.run_id = r.id offset 0) s
+             where s.message_id = any (:messages::uuid[])))
    and (:labels::text[] is null or exists (select from json_array_elements_text(r.labels) l
                                             where l = any (:labels::text[])))
-   and (:since::timestamptz is null or r.created_at >= :since) and (:until::timestamptz is null or r.created_at <= :until)
+   and (:since::timestamptz is null or r.created_at >= :since) and (:until::timestamptz is null or r.created_at < :until)
    and (:before_at::timestamptz is null or (r.created_at, r.id) < (:before_at::timestamptz, :before_id::text))
  order by r.created_at desc, r.id desc) as run
  where :state::text is null or state = :state limit :most
@@ -55,8 +73,18 @@ with run as (
 insert into todoku_http_run_step (run_id, position, step_key, message_id, call_type, name, type, body)
 select id, steps - 1, :key, :message, :call_type, :name, :type, :body from run
 
+-- name: set_http_run_request
+-- Under the lock of the run: its next calls have the new options.
+update todoku_http_run set request = :request, updated_at = todoku_now() where id = :run
+
+-- name: replace_http_call
+-- Under the lock of the run: a call that is a dead letter is made by another message. Its old message has no step then,
+-- and is dropped should it be sent nevertheless. The second of two that do this at once finds no row.
+update todoku_http_run_step set message_id = :new where run_id = :run and message_id = :old and call_type = 'step'
+returning step_key
+
 -- name: http_run_steps
--- Only reads. Steps are never changed or removed while their run is there. Up to the step of a message; null: all.
+-- Only reads. What steps contain is never changed while their run is there. Up to the step of a message; null: all.
 select position, step_key, message_id, call_type, name, type, body, date_part('epoch', created_at) from todoku_http_run_step
  where run_id = :run
    and (:message::uuid is null or position <= (
@@ -80,11 +108,13 @@ select d.id from todoku_http_waiter w
  where w.run_id = :run and d.status in ('pending', 'failed', 'sending')
 
 -- name: end_http_run
--- Only a run that has not ended: the first end counts. Nothing waits for events any more.
+-- Only a run that has not ended: the first end counts. Nothing waits for events, and no webhook is served, any more.
 with waiter as (
     delete from todoku_http_waiter where run_id = :id
 ), event as (
     delete from todoku_http_event where run_id = :id
+), webhook as (
+    delete from todoku_http_webhook where run_id = :id
 )
 update todoku_http_run set state = :state, result = :result, ended_at = todoku_now(), updated_at = todoku_now()
  where id = :id and state = 'started'
@@ -125,6 +155,18 @@ delete from todoku_http_event where id = (
     select id from todoku_http_event where run_id = :run and event_id = :event order by id limit 1)
 returning data
 
+-- name: kept_http_events
+-- Only reads, under the lock of the run: none is kept meanwhile.
+select count(*), coalesce(sum(length(data)), 0) from todoku_http_event where run_id = :run
+
+-- name: add_http_webhook
+-- Under the lock of the run, with the step that has created it. The digest is of random bytes: no other row has it.
+insert into todoku_http_webhook (digest, run_id, origin) values (:digest, :run, :origin)
+
+-- name: http_webhook
+-- Only reads, by the primary key. The transaction that stores a request looks again, under the lock of the run.
+select origin from todoku_http_webhook where digest = :digest and run_id = :run
+
 -- name: hasten_http_call
 -- Only a call that waits; one that a worker has taken reads the steps of its run anyway. The epoch rises (I4).
 with call as (
@@ -147,11 +189,13 @@ select r.id from todoku_http_run r
  order by r.updated_at, r.id limit :most for update of r skip locked
 
 -- name: prune_http_runs
--- The rows are locked: nothing is added to them meanwhile. With their steps and events, in one statement.
+-- The rows are locked: nothing is added to them meanwhile. With their steps, events and webhooks, in one statement.
 with old as materialized ({old_http_runs}), step as (
     delete from todoku_http_run_step where run_id in (select id from old)
 ), event as (
     delete from todoku_http_event where run_id in (select id from old)
+), webhook as (
+    delete from todoku_http_webhook where run_id in (select id from old)
 )
 delete from todoku_http_run where id in (select id from old)
 returning 1

@@ -2,9 +2,9 @@
 
 -- name: register
 -- The id is random per incarnation: it cannot meet an older one (H5).
-insert into todoku_worker (id, name, started_at, expires_at, slots, version, drain_requested, state)
+insert into todoku_worker (id, name, started_at, expires_at, slots, version, drain_requested, state, lists)
 values (:worker, :name, todoku_now(), todoku_now() + make_interval(secs => :lease), :slots, :version, :drained,
-        case when :drained then 'draining' else 'running' end)
+        case when :drained then 'draining' else 'running' end, true)
 
 -- name: renew
 -- An ended lease is never renewed (H1): 0 rows means that every held delivery is lost. The state is not written: the
@@ -37,6 +37,17 @@ delete from todoku_worker where id = :worker returning id
 -- name: lock_owned
 -- Waits: a claim that saw these rows free may hold locks on them, and free_orphans skips locked rows.
 select from todoku_delivery where worker_id = :worker and status = 'sending' for update
+
+-- name: lock_listed
+-- As lock_owned, for write_out_lists: a claim that was made to look again holds locks on listed rows for a moment.
+select from todoku_delivery
+ where id = any (array(select unnest(ids) from todoku_claim_list where worker_id = :worker)) and epoch = 0
+ order by id for update
+
+-- name: has_lists
+-- Only reads a small table. Lists that are so old are written out, so that what people see is no older.
+select exists (select from todoku_claim_list
+                where worker_id = :worker and claimed_at <= todoku_now() - make_interval(secs => :age))
 
 -- name: lock_owned_lanes
 -- As lock_owned, for free_lanes.

@@ -22,6 +22,25 @@ select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now(), todo
            http_status = null, response = null
      where todoku_ledger.expires_at <= excluded.created_at
 
+-- name: publish_reserve_run
+-- As publish_reserve_for, but the entry of a run that has not ended is not replaced, however old it is (R8). An entry that
+-- this statement waited for belongs to a run that its snapshot does not see, and is not replaced either.
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at, expires_at)
+select scope, key_hash, digest, 'accepted', id, todoku_now(), todoku_now(), todoku_now() + lasts * interval '1 second'
+  from json_to_recordset(cast(cast(:entries as text) as json))
+       as s(scope text, key_hash text, digest text, id uuid, lasts double precision)
+ order by scope, key_hash
+    on conflict (scope, key_hash) do update
+       set digest = excluded.digest, message_id = excluded.message_id, created_at = excluded.created_at,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at, state = excluded.state,
+           http_status = null, response = null
+     where todoku_ledger.expires_at <= excluded.created_at
+       and exists (select from todoku_ledger seen
+                    where seen.scope = todoku_ledger.scope and seen.key_hash = todoku_ledger.key_hash
+                      and seen.message_id = todoku_ledger.message_id)
+       and not exists (select from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+                        where m.id = todoku_ledger.message_id and d.status in ('pending', 'sending', 'failed') offset 0)
+
 -- name: publish_reserved
 -- A separate statement: it sees the row of the first publisher, which the snapshot of the insert did not (H14). Under
 -- repeatable read a caller may see two rows of a key, its own and one pruned since it began: its own goes first.

@@ -11,13 +11,17 @@ import psycopg
 from psycopg import sql
 
 WORK: Final = "todoku"
-"""The channel on which publishers tell idle workers of new work, and callers tell workers what they wait for."""
+"""The channel on which publishers tell idle workers of new work, callers tell workers what they wait for, and
+operators tell them of changed limits."""
 
 ENDS: Final = "todoku_ended"
 """The channel on which workers tell callers of other processes the ids of messages that ended."""
 
 AWAITED: Final = "awaited "
-"""Before the id of a message that a caller waits for. Any other payload means new work."""
+"""Before the id of a message that a caller waits for."""
+
+LIMITED: Final = "limits"
+"""A pause or a limit was changed. Any other payload means new work."""
 
 _CHECK_EVERY: Final = 0.5
 _RECONNECT_MAX: Final = 5.0
@@ -60,8 +64,13 @@ class PostgresListener:
                 pause = min(pause * 2, _RECONNECT_MAX)
 
     def _wait_for_notices(self, connection: psycopg.Connection[Any]) -> None:
-        # psycopg's own wait wakes this thread ten times a second, and select() supports no descriptor above 1023.
+        for early in connection.notifies(timeout=0):  # those that came with the answer to LISTEN
+            self._notice(early.payload)
+        # psycopg's own wait wakes this thread ten times a second, and select() supports no descriptor above 1023. Its
+        # `notifies` reads a notice in more than twice the time, and the worker's next message waits for that.
+        pgconn = connection.pgconn
         while not self._closed.is_set():
-            for notify in connection.notifies(timeout=0):
-                self._notice(notify.payload)
+            pgconn.consume_input()
+            while (notify := pgconn.notifies()) is not None:
+                self._notice(notify.extra.decode())
             wait([connection.fileno()], timeout=_CHECK_EVERY)

@@ -31,6 +31,13 @@ update todoku_delivery
  where id = any (array(select id from stray))
 returning id, lane, gate
 
+-- name: old_children_steps
+-- Only reads, by the index of open steps: those that have waited for children as long as history is kept, less an hour, so that
+-- nothing passes its retention between this and the statement that removes it.
+select message_seq, step_key from todoku_step
+ where state = 'open' and awaits is not null and kind = 'children'
+   and started_at < todoku_now() - make_interval(secs => :ttl - 3600)
+
 -- name: prune_batches
 -- Only finished batches: one that still waits, for a replay, too, stays.
 delete from todoku_batch where id = any (array(
@@ -69,12 +76,17 @@ with chunk as materialized (
 select (select count(*) from gone), max(seq), count(*) = :most and bool_and(old) from chunk
 
 -- name: prune_ledger
--- Never while a delivery with the key exists, dead letters included (H16).
+-- Never while a delivery with the key exists, dead letters included (H16); that of a run's `unique_for`, which its message
+-- does not have, never while its delivery has not ended (R8).
 with old as materialized (
     select ctid from todoku_ledger l
      where expires_at <= todoku_now() and expires_at < 'infinity'
        and not exists (select from todoku_message m join todoku_delivery d on d.message_seq = m.seq
                         where m.key_hash = l.key_hash offset 0)
+       and not (starts_with(l.scope, 'unique:')
+                and exists (select from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+                             where m.id = l.message_id and m.headers::text like '%"todoku-run":%'
+                               and d.status in ('pending', 'sending', 'failed') offset 0))
      limit :most for update skip locked
 )
 delete from todoku_ledger where ctid = any (array(select ctid from old))

@@ -41,6 +41,19 @@ select delivery, step_key from held
 -- Only reads, in the transaction that would write it: what a commit whose reply was lost has stored.
 select state, result from todoku_step where message_seq = :message_seq and step_key = :step_key
 
+-- name: children
+-- Only reads.
+select arguments from todoku_step where message_seq = :message_seq and step_key = :step_key
+
+-- name: lock_children
+-- The owner of the run, which would store how they ended, waits for this commit; so does another prune.
+select arguments from todoku_step
+ where message_seq = :message_seq and step_key = :step_key and state = 'open' for update
+
+-- name: keep_children
+-- The step was locked by `lock_children`. It only learns what stays true: a success is final.
+update todoku_step set arguments = :arguments where message_seq = :message_seq and step_key = :step_key and state = 'open'
+
 -- name: take_signal
 -- The oldest that no wait has. Committed with the step it is delivered to, which is fenced: delivered once (R2). One that
 -- another wait of the run takes at the same time is locked, and passed over once that has committed.
@@ -49,25 +62,57 @@ update todoku_signal set step_key = :step_key
               where message_seq = :message_seq and name = :name and step_key is null order by id limit 1 for update)
 returning payload
 
--- name: signal
--- Runs in the caller's transaction, and only appends: it waits for no worker, and no worker waits for it (R2). Only for
--- a run that has not ended.
-insert into todoku_signal (message_seq, name, payload, created_at)
-select m.seq, cast(:name as text), cast(:payload as text), todoku_now()
-  from todoku_message m join todoku_delivery d on d.message_seq = m.seq
- where m.id = cast(cast(:message_id as text) as uuid) and d.status <> 'aborted'
-returning message_seq
+-- name: called_run
+-- A fragment: the call, its run, and of an encrypted run its id and that of its data key, which is in the sealed bytes.
+-- As text, which every driver returns alike.
+id, message_seq,
+(select cast(json_build_array(m.id, encode(substring(m.payload_bytes from 2 for 16), 'hex')) as text)
+   from todoku_message m where m.seq = message_seq and starts_with(m.content_type, cast(:sealed as text)))
 
--- name: signal_call
--- With `signal`: a claim wakes the run. Idle workers get a notice, as of a publish.
-with call as (
-    insert into todoku_run_call (message_seq, awaits)
-    values (cast(:message_seq as bigint), cast(:name as text))
+-- name: call_run
+-- The first statement of a signal, in the caller's transaction. It only appends: it waits for no worker, and no worker
+-- waits for it (R2). Only for a run that has not ended; a claim wakes it.
+insert into todoku_run_call (message_seq, awaits)
+select m.seq, cast(:name as text) from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.id = cast(cast(:message_id as text) as uuid) and d.status <> 'aborted'
+returning {called_run}
+
+-- name: call_keyed_run
+-- As `call_run`, for the run that has this idempotency key. Two are two rows, which the caller takes back.
+insert into todoku_run_call (message_seq, awaits)
+select m.seq, cast(:name as text) from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+ where m.key_hash = cast(:key_hash as text)
+   and m.scope = any (array(select json_array_elements_text(cast(cast(:scopes as text) as json))))
+   and d.status <> 'aborted'
+returning {called_run}
+
+-- name: take_back_call
+-- A row of this transaction's own: nobody else has seen it.
+delete from todoku_run_call where id = cast(:id as bigint)
+
+-- name: run_data_keys
+-- Only reads, in the caller's transaction: the data key of an encrypted run, also of one that this transaction has
+-- started. Bytes are read as text, which every driver returns alike.
+select day, master_key_id, encode(wrapped, 'hex') from todoku_data_key
+ where id = cast(cast(:id as text) as uuid) order by seq
+
+-- name: signal
+-- With `call_run`: the value, for the oldest wait that has none. Idle workers get a notice, as of a publish.
+with sent as (
+    insert into todoku_signal (message_seq, name, payload, created_at)
+    values (cast(:message_seq as bigint), cast(:name as text), cast(:payload as text), todoku_now())
 )
 select count(pg_notify('todoku', ''))
   from (select from todoku_worker
          where (select cast(:notify as boolean)) and state = 'idle' and expires_at > todoku_now()
          limit 1) idle
+
+-- name: keyed_runs
+-- Only reads: the runs that were started with this idempotency key, the newest first, and whether each has ended.
+select m.id, m.topic, not exists (select from todoku_delivery d where d.message_seq = m.seq and d.status <> 'aborted')
+  from todoku_message m
+ where m.key_hash = :key_hash and m.headers::text like :mark and m.scope = 'publish:' || m.topic
+ order by m.seq desc limit :most
 
 -- name: call_runs
 -- Only appends, in the transaction that ends these batches: the runs that wait for them are woken by a claim.
@@ -81,7 +126,8 @@ select exists (select from todoku_run_call)
 -- name: heed_run_calls
 -- Calls of a run in flight stay: it may park without having seen what was sent (R2). A run that waits is locked, so that
 -- it is neither claimed nor given up meanwhile; it is woken if an open step waits for this. Calls of runs that are over,
--- or run again by themselves, are removed. What another connection has locked is left for later.
+-- or run again by themselves, are removed. What another connection has locked is left for later. Returns the lane and
+-- the gate of each woken run, for the caller to refresh in this transaction.
 with call as materialized (
     select c.id, c.message_seq, c.awaits from todoku_run_call c
      where not exists (select from todoku_delivery d
@@ -98,7 +144,7 @@ with call as materialized (
        and d.next_run_at > todoku_now()
        and exists (select from call c join todoku_step s on s.message_seq = c.message_seq and s.awaits = c.awaits
                     where c.message_seq = run.message_seq and s.state = 'open')
-    returning d.id, d.gate
+    returning d.lane, d.gate
 ), heeded as (
     delete from todoku_run_call
      where id = any (array(
@@ -106,7 +152,7 @@ with call as materialized (
          where exists (select from run where run.message_seq = c.message_seq)
             or not exists (select from todoku_delivery d where d.message_seq = c.message_seq)))
 )
-select id, gate from woken
+select lane, gate from woken
 
 -- name: run_of
 -- Only reads: the delivery of a run, if it has not ended well, and whether its steps are being undone.
@@ -120,13 +166,16 @@ select d.id from todoku_delivery d join todoku_step s on s.message_seq = d.messa
  where d.id = any (:ids::bigint[])
 
 -- name: undoable
--- Only reads, in the transaction that ends these runs: those that left something to undo, or children.
+-- Only reads, in the transaction that ends these runs: those that left something to undo, or children. Not
+-- those that another run goes on with (R14).
 select m.id::text, m.seq from todoku_message m
  where m.id = any (:message_ids::text[]::uuid[])
    and exists (select from todoku_step s
                 where s.message_seq = m.seq
                   and ((s.kind = 'step' and s.undo is not null and s.state in ('open', 'done', 'failed', 'fatal'))
                     or (s.kind = 'children' and s.state = 'open')) offset 0)
+   and not exists (select from todoku_step r
+                    where r.message_seq = m.seq and r.step_key = 'restart:=' and r.kind = 'publish' and r.state = 'done')
  order by m.seq
 
 -- name: mark_undo
@@ -151,3 +200,26 @@ returning step_key
 -- With `rewind_steps`: what was delivered to a rewound wait is there for the next one.
 update todoku_signal set step_key = null
  where message_seq = :message_seq and step_key = any (:step_keys::text[])
+
+-- name: has_steps
+-- Only reads.
+select exists (select from todoku_step)
+
+-- name: sleeps_in
+-- A fragment: deliveries of one place whose time comes between two others, from the index.
+todoku_delivery d
+ where d.queue = :queue and d.destination = :destination and d.priority = :priority
+   and d.status in ('pending', 'failed') and d.lane is null and d.lost = 0 and d.gate is null
+   and d.next_run_at > todoku_now() + make_interval(secs => :soonest)
+   and d.next_run_at <= todoku_now() + make_interval(secs => :latest)
+
+-- name: parked_number
+-- Only reads a limited number of rows, from the index alone.
+select count(*) from (select from {sleeps_in} order by d.next_run_at limit :most) parked
+
+-- name: parked_sample
+-- Only reads a limited number of runs, each with its steps by their key. A run that waits between attempts has none.
+select (select s.kind from todoku_step s
+         where s.message_seq = few.message_seq and s.state = 'open' and few.status = 'pending'
+           and (s.awaits is not null or s.wake_at > todoku_now()) limit 1)
+  from (select d.message_seq, d.status from {sleeps_in} order by d.next_run_at limit :most) few

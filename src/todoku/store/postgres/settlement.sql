@@ -75,6 +75,29 @@ with token as materialized (
 select id from unnest((select ids from token)) as s(id)
  where (select count(*) from gone) < :number and id <> all (array(select id from gone))
 
+-- name: settle_listed
+-- Fenced: the list of the claim is there, and its worker's, and the delivery is as it was when it was listed (epoch 0,
+-- without an owner): nobody has written it out, freed or cancelled it. Rows are locked in the order of their ids, as in
+-- settle_done. `over`: lists of this worker of which everything has ended. Returns the ids that were not there like this.
+with owned as materialized (
+    select id from todoku_claim_list where worker_id = :worker and id = any (:lists::bigint[])
+), gone as (
+    delete from todoku_delivery
+     where id = any (:ids::bigint[]) and epoch = 0 and worker_id is null
+       and (:lists::bigint[])[width_bucket(id, :ids::bigint[])] = any (array(select id from owned))
+    returning id, epoch, message_seq, destination, queue, attempts, replay_count
+), ended as (
+    delete from todoku_claim_list where id = any (:over::bigint[]) and worker_id = :worker
+), done as (
+    insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
+                                replay_count, worker_id, run_ms)
+    select todoku_now(), id, epoch, message_seq, destination, queue, attempts + 1, replay_count, :worker,
+           nullif((:times::bigint[])[width_bucket(id, :ids::bigint[])], 2147483647)
+      from gone
+)
+select id from unnest(:ids::bigint[]) as s(id)
+ where (select count(*) from gone) < :number and id <> all (array(select id from gone))
+
 -- name: settle_rest
 -- Fenced as settle_done. The failed attempt is written with its epoch in the same statement (H4), and with the
 -- max_attempts the worker used. A run that parks has not killed its worker: it is no suspect any more. Returns the tokens the worker does not own, and the rows that would be retried but

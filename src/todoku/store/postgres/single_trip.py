@@ -28,7 +28,9 @@ from todoku.store.sql import Row, Statement, parameters, restyle
 WARM: Final = 5
 """Runs of a statement that a connection makes in three trips before it prepares it, as psycopg does itself."""
 
-_BEGIN, _SET, _RUN, _COMMIT = "begin", "set", "run", "commit"
+_Names = tuple[bytes, bytes, bytes, bytes]
+"""The names under which begin, settings, statement and commit are prepared."""
+
 _SELECTOR: Final[type[selectors.BaseSelector]] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 Send = Callable[[], object]
@@ -75,16 +77,16 @@ class SingleTrip:
         was rolled back; but after the connection broke nobody knows.
         """
         memory = _memory(connection)
-        name = partial(_name, memory.prepared[self._settings, text])
+        begin, settings, statement, commit = memory.prepared[self._settings, text]
         given = [_encoded(values[place]) for place in _places(text)]
         send = connection.pgconn.send_query_prepared
         try:
             results = _exchange(
                 connection,
-                partial(send, name(_BEGIN), None),
-                partial(send, name(_SET), None),
-                partial(send, name(_RUN), given, result_format=Format.BINARY),
-                partial(send, name(_COMMIT), None),
+                partial(send, begin, None),
+                partial(send, settings, None),
+                partial(send, statement, given, result_format=Format.BINARY),
+                partial(send, commit, None),
             )
         except errors.InvalidSqlStatementName:
             memory.prepared.clear()
@@ -107,21 +109,21 @@ class SingleTrip:
             return False
         pgconn, memory = connection.pgconn, _memory(connection)
         memory.number += 1  # what an attempt that failed has prepared keeps its names
-        name = partial(_name, memory.number)
+        begin, settings, statement, commit = names = _names(memory.number)
         _exchange(
             connection,
-            partial(pgconn.send_prepare, name(_BEGIN), self._begin.encode()),
-            partial(pgconn.send_prepare, name(_SET), self._settings.encode()),
-            partial(pgconn.send_prepare, name(_COMMIT), b"commit"),
+            partial(pgconn.send_prepare, begin, self._begin.encode()),
+            partial(pgconn.send_prepare, settings, self._settings.encode()),
+            partial(pgconn.send_prepare, commit, b"commit"),
         )
         _exchange(  # by itself: in one pipeline with the above, it would be too late to set the isolation level
             connection,
-            partial(pgconn.send_query_prepared, name(_BEGIN), None),
-            partial(pgconn.send_query_prepared, name(_SET), None),
-            partial(pgconn.send_prepare, name(_RUN), restyle(text, "dollar").encode()),
-            partial(pgconn.send_query_prepared, name(_COMMIT), None),
+            partial(pgconn.send_query_prepared, begin, None),
+            partial(pgconn.send_query_prepared, settings, None),
+            partial(pgconn.send_prepare, statement, restyle(text, "dollar").encode()),
+            partial(pgconn.send_query_prepared, commit, None),
         )
-        memory.prepared[self._settings, text] = memory.number
+        memory.prepared[self._settings, text] = names
         return True
 
 
@@ -160,8 +162,8 @@ class _Memory:
     def __init__(self, descriptor: int) -> None:
         self.runs: Counter[str] = Counter()
         self.number = 0
-        self.prepared: dict[tuple[str, str], int] = {}
-        """(settings, statement) to the number in the names of its four parts."""
+        self.prepared: dict[tuple[str, str], _Names] = {}
+        """(settings, statement) to the names of its four parts."""
         self._selector = _SELECTOR()
         self._selector.register(descriptor, selectors.EVENT_READ)
 
@@ -177,9 +179,10 @@ def _memory(connection: psycopg.Connection[Any]) -> _Memory:
     return cast("_Memory", memory)
 
 
-def _name(number: int, part: str) -> bytes:
-    """The name of a prepared statement, beside those of psycopg."""
-    return f"todoku_{number}_{part}".encode()
+def _names(number: int) -> _Names:
+    """Names of prepared statements, beside those of psycopg."""
+    stem = f"todoku_{number}_".encode()
+    return stem + b"begin", stem + b"set", stem + b"run", stem + b"commit"
 
 
 def _exchange(connection: psycopg.Connection[Any], *sends: Send) -> list[PGresult]:

@@ -2,7 +2,8 @@
 
 -- name: pick
 -- The write lock is held: the returned rows cannot change before the act is done.
-select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope
+select d.id, d.lane, d.gate, d.destination, d.queue, d.status, d.reason, m.key, m.key_hash, m.digest, m.id, m.scope,
+       d.replay_count
   from todoku_delivery d join todoku_message m on m.seq = d.message_seq
  where {matching} and (:among is null or d.status in (select value from json_each(:among))) and d.id > :after
  order by d.id limit :most

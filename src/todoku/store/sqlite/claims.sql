@@ -84,6 +84,10 @@ union all select 'suspect', queue, destination, 0 from ({waiting_suspects})
 union all select 'lane', queue, destination, 0 from ({waiting_lanes})
 union all select 'gate', queue, destination, seconds from ({waiting_gates})
 
+-- name: write_out_ids
+-- Changes nothing: a claim on SQLite is never a list.
+select id from todoku_delivery where false and id in (select value from json_each(:ids))
+
 -- name: take
 -- A fragment: the columns a claim sets.
 update todoku_delivery

@@ -35,6 +35,20 @@ select coalesce(sum(d.status <> 'aborted'), 0), coalesce(sum(d.status = 'aborted
         and substr(json_extract(m.headers, '$."todoku-secrets"'), 1, 36) in (
             select id from todoku_data_key where day >= :since and day < :before))
 
+-- name: stranded_runs
+-- Only reads: steps and signals of encrypted runs, which are sealed with the data key of their message. A step that keeps
+-- nothing, such as a sleep, stays readable; so do signals of before they were sealed.
+with run as materialized (
+    select m.seq from todoku_message m
+     where m.content_type like :kind
+       and lower(hex(substr(m.payload_bytes, 2, 16))) in (
+            select replace(id, '-', '') from todoku_data_key where day >= :since and day < :before)
+)
+select (select count(*) from run cross join todoku_step s on s.message_seq = run.seq
+         where '"todoku.sealed":' in (substr(s.arguments, 2, 16), substr(s.result, 2, 16), substr(s.undo, 2, 16))),
+       (select count(*) from run cross join todoku_signal s on s.message_seq = run.seq
+         where substr(s.payload, 2, 16) = '"todoku.sealed":')
+
 -- name: blank_data_keys
 -- Only the rows that the next statement deletes; the new value has the same length, so that the bytes are overwritten
 -- in place.

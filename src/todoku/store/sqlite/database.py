@@ -176,7 +176,13 @@ class SqliteDatabase:
         with self._translate_errors(), bulk(self.path, make_tx, timeout=self._timeout) as one:
             yield one
 
-    def listen(self, notice: Callable[[], None], *, awaited: Callable[[str], None]) -> Listener:  # noqa: ARG002
+    def listen(
+        self,
+        notice: Callable[[], None],
+        *,
+        awaited: Callable[[str], None],  # noqa: ARG002 - a file gives no such notices
+        limited: Callable[[], None],  # noqa: ARG002
+    ) -> Listener:
         with self._translate_errors():
             return SqliteListener(self.path, notice, timeout=self._timeout)
 
@@ -184,6 +190,8 @@ class SqliteDatabase:
         return None
 
     def announce_wait(self, message_id: str) -> None: ...
+
+    def announce_limits(self, tx: Tx) -> None: ...
 
     def give_notice(self, tx: Tx, message_ids: Sequence[str]) -> None: ...
 

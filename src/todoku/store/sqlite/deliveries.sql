@@ -40,7 +40,14 @@ h.delivery_id, m.id, m.topic, m.key, h.destination, h.queue, null, 0, 'succeeded
        and (:url_groups is null or json_extract(request, '$.group') in (select value from json_each(:url_groups)))
        and (:schedules is null or json_extract(request, '$.schedule') in (select value from json_each(:schedules)))
        and (:caller_ips is null or json_extract(request, '$.caller_ip') in (select value from json_each(:caller_ips)))
-       and (:flow_keys is null or json_extract(request, '$.flow.key') in (select value from json_each(:flow_keys)))))
+       and (:flow_keys is null or json_extract(request, '$.flow.key') in (select value from json_each(:flow_keys)))
+       and (:run_ids is null or json_extract(request, '$.run.id') in (select value from json_each(:run_ids)))
+       and (:run_parts is null
+            or (json_extract(request, '$.run.id') is not null
+                and coalesce(json_extract(request, '$.run.part'), 'step') in (select value from json_each(:run_parts))))
+       and (:run_starts is null
+            or json_extract(request, '$.run.created_at') in (select value from json_each(:run_starts)))
+       and (:sources is null or json_extract(request, '$.source') in (select value from json_each(:sources)))))
 
 -- name: labelled
 -- A fragment: the filter by a label of the message, which is read only if the filter is set.

@@ -33,6 +33,7 @@ class SqliteListener:
 
     def _run(self) -> None:
         version, wait = self._version(), _SOONEST
+        self._notice()  # of what was committed after the worker's first look and before this watch began (MEND-3)
         while not self._closed.wait(wait):
             if (seen := self._version()) is not None and seen != version:
                 version, wait = seen, _SOONEST

@@ -19,16 +19,39 @@ select {http_run_columns} from todoku_http_run r where r.id = :id
 -- No lock to take: there is one writer.
 select {http_run_columns} from todoku_http_run r where r.id = :id
 
+-- name: http_run_place
+-- A fragment: host and path of a run's URL, which are cut out as in `request_matching`, and are among those asked for.
+from (select *, substr(tail, 1, instr(replace(tail, '#', '?') || '?', '?') - 1) as path
+          from (select *, substr(rest, length(authority) + 1) as tail
+                  from (select *, substr(rest, 1, instr(replace(replace(rest, '?', '/'), '#', '/') || '/', '/') - 1)
+                                  as authority
+                          from (select substr(r.url, instr(r.url, '://') + 3) as rest))))
+ where (:hosts is null
+        or lower(case when :with_port then authority
+                      when authority like '[%' then substr(authority, 2, instr(authority, ']') - 2)
+                      else substr(authority, 1, instr(authority || ':', ':') - 1) end)
+           in (select value from json_each(:hosts)))
+   and (:paths is null or coalesce(nullif(path, ''), '/') in (select value from json_each(:paths)))
+
 -- name: http_runs
--- Only reads, newest first, from a position on.
+-- Only reads, newest first, from a position on. The options of a run that are sealed match no caller and no flow key.
 select * from (select {http_run_columns}
   from todoku_http_run r
  where (:ids is null or r.id in (select value from json_each(:ids)))
    and (:urls is null or r.url in (select value from json_each(:urls)))
-   and (:prefix is null or substr(r.url, 1, length(:prefix)) = :prefix)
+   and (:prefixes is null
+        or exists (select 1 from json_each(:prefixes) p where substr(r.url, 1, length(p.value)) = p.value))
+   and ((:hosts is null and :paths is null) or exists (select 1 {http_run_place}))
+   and (:caller_ips is null or case when json_valid(r.request) then json_extract(r.request, '$.caller_ip') end
+            in (select value from json_each(:caller_ips)))
+   and (:flow_keys is null or case when json_valid(r.request) then json_extract(r.request, '$.flow.key') end
+            in (select value from json_each(:flow_keys)))
+   and (:messages is null or exists (select 1 from todoku_http_run_step s
+                                      where s.run_id = r.id
+                                        and s.message_id in (select value from json_each(:messages))))
    and (:labels is null or exists (select 1 from json_each(r.labels) l
                                     where l.value in (select value from json_each(:labels))))
-   and (:since is null or r.created_at >= :since) and (:until is null or r.created_at <= :until)
+   and (:since is null or r.created_at >= :since) and (:until is null or r.created_at < :until)
    and (:before_at is null or (r.created_at, r.id) < (cast(:before_at as integer), :before_id))
  order by r.created_at desc, r.id desc)
  where :state is null or state = :state limit :most
@@ -50,8 +73,18 @@ update todoku_http_run set steps = steps + 1, bytes = bytes + length(:body), upd
 insert into todoku_http_run_step (run_id, position, step_key, message_id, call_type, name, type, body, created_at)
 select :run, steps - 1, :key, :message, :call_type, :name, :type, :body, :now from todoku_http_run where id = :run
 
+-- name: set_http_run_request
+-- Under the lock of the run: its next calls have the new options.
+update todoku_http_run set request = :request, updated_at = :now where id = :run
+
+-- name: replace_http_call
+-- Under the lock of the run: a call that is a dead letter is made by another message. Its old message has no step then,
+-- and is dropped should it be sent nevertheless. The second of two that do this at once finds no row.
+update todoku_http_run_step set message_id = :new where run_id = :run and message_id = :old and call_type = 'step'
+returning step_key
+
 -- name: http_run_steps
--- Only reads. Steps are never changed or removed while their run is there. Up to the step of a message; null: all.
+-- Only reads. What steps contain is never changed while their run is there. Up to the step of a message; null: all.
 select position, step_key, message_id, call_type, name, type, body, created_at / 1e6 from todoku_http_run_step
  where run_id = :run
    and (:message is null or position <= (
@@ -75,9 +108,10 @@ select d.id from todoku_http_waiter w
  where w.run_id = :run and d.status in ('pending', 'failed', 'sending')
 
 -- name: end_http_run
--- Only a run that has not ended: the first end counts. Nothing waits for events any more.
+-- Only a run that has not ended: the first end counts. Nothing waits for events, and no webhook is served, any more.
 delete from todoku_http_waiter where run_id = :id;
 delete from todoku_http_event where run_id = :id;
+delete from todoku_http_webhook where run_id = :id;
 update todoku_http_run set state = :state, result = :result, ended_at = :now, updated_at = :now
  where id = :id and state = 'started'
 returning id
@@ -117,6 +151,18 @@ delete from todoku_http_event where id = (
     select id from todoku_http_event where run_id = :run and event_id = :event order by id limit 1)
 returning data
 
+-- name: kept_http_events
+-- Only reads, under the lock of the run: none is kept meanwhile.
+select count(*), coalesce(sum(length(data)), 0) from todoku_http_event where run_id = :run
+
+-- name: add_http_webhook
+-- Under the lock of the run, with the step that has created it. The digest is of random bytes: no other row has it.
+insert into todoku_http_webhook (digest, run_id, origin, created_at) values (:digest, :run, :origin, :now)
+
+-- name: http_webhook
+-- Only reads, by the primary key. The transaction that stores a request looks again, under the lock of the run.
+select origin from todoku_http_webhook where digest = :digest and run_id = :run
+
 -- name: hasten_http_call
 -- Only a call that waits; one that a worker has taken reads the steps of its run anyway. The epoch rises (I4).
 update todoku_delivery set next_run_at = :now, epoch = epoch + 1, updated_at = :now
@@ -136,8 +182,9 @@ select r.id from todoku_http_run r
  order by r.updated_at, r.id limit :most
 
 -- name: prune_http_runs
--- One writer: the same runs in all statements, with their steps and events.
+-- One writer: the same runs in all statements, with their steps, events and webhooks.
 delete from todoku_http_run_step where run_id in ({old_http_runs});
 delete from todoku_http_event where run_id in (select id from ({old_http_runs}));
+delete from todoku_http_webhook where run_id in (select id from ({old_http_runs}));
 delete from todoku_http_run where id in ({old_http_runs})
 returning 1

@@ -130,3 +130,15 @@ update todoku_worker set stacks = null, stacks_answer = null, stacks_at = null
 select stack_request, case when stacks_at > :now - 60000000 then stacks_answer end,
        case when stacks_at > :now - 60000000 then stacks end, stacks_at / 1e6
   from todoku_worker where id = :worker and expires_at > :now
+
+-- name: write_out_lists
+-- Changes nothing: a claim on SQLite is never a list.
+select id from todoku_worker where false and id = :worker and expires_at = :age
+
+-- name: lock_listed
+-- Changes nothing, as write_out_lists.
+select id from todoku_worker where false and id = :worker
+
+-- name: has_lists
+-- Only reads: there are none, as in write_out_lists.
+select 0 where :worker is not null and :age is not null

@@ -16,6 +16,18 @@ values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now, :now + cast(:la
            http_status = null, response = null
      where todoku_ledger.expires_at <= excluded.created_at
 
+-- name: publish_reserve_run
+-- As publish_reserve_for, but the entry of a run that has not ended is not replaced, however old it is (R8).
+insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at, expires_at)
+values (:scope, :key_hash, :digest, 'accepted', :id, :now, :now, :now + cast(:lasts * 1000000 as integer))
+    on conflict (scope, key_hash) do update
+       set digest = excluded.digest, message_id = excluded.message_id, created_at = excluded.created_at,
+           updated_at = excluded.updated_at, expires_at = excluded.expires_at, state = excluded.state,
+           http_status = null, response = null
+     where todoku_ledger.expires_at <= excluded.created_at
+       and not exists (select 1 from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+                        where m.id = todoku_ledger.message_id and d.status in ('pending', 'sending', 'failed'))
+
 -- name: publish_reserved
 -- This transaction holds the write lock: the entries cannot change any more. All of them are returned as one text: for
 -- each fetched row sqlite3 releases and takes the interpreter's lock, which costs 100 µs beside a busy event loop.

@@ -32,6 +32,13 @@ update todoku_delivery
        error = 'no worker has registered ' || destination, fingerprint = null, updated_at = :now
  where id in ({stray})
 
+-- name: old_children_steps
+-- Only reads, by the index of open steps: those that have waited for children as long as history is kept, less an hour,
+-- so that nothing passes its retention between this and the statement that removes it.
+select message_seq, step_key from todoku_step
+ where state = 'open' and awaits is not null and kind = 'children'
+   and started_at < :now - cast((:ttl - 3600) * 1000000 as integer)
+
 -- name: prune_batches
 -- Only finished batches: one that still waits, for a replay, too, stays.
 delete from todoku_batch where id in (
@@ -66,12 +73,17 @@ delete from todoku_step where message_seq in ({old_messages});
 delete from todoku_message where seq in ({old_messages})
 
 -- name: prune_ledger
--- Never while a delivery with the key exists, dead letters included (H16).
+-- Never while a delivery with the key exists, dead letters included (H16); that of a run's `unique_for`, which its message
+-- does not have, never while its delivery has not ended (R8).
 delete from todoku_ledger where (scope, key_hash) in (
     select scope, key_hash from todoku_ledger l
      where expires_at <= :now and expires_at < 9223372036854775807
        and not exists (select 1 from todoku_message m join todoku_delivery d on d.message_seq = m.seq
                         where m.key_hash = l.key_hash)
+       and not (substr(l.scope, 1, 7) = 'unique:'
+                and exists (select 1 from todoku_message m join todoku_delivery d on d.message_seq = m.seq
+                             where m.id = l.message_id and m.headers like '%"todoku-run":%'
+                               and d.status in ('pending', 'sending', 'failed')))
      limit :most)
 returning 1
 

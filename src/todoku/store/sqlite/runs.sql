@@ -40,6 +40,19 @@ update todoku_delivery set attempts = 1, lost = 0
 -- Only reads, in the transaction that would write it: what a commit whose reply was lost has stored.
 select state, result from todoku_step where message_seq = :message_seq and step_key = :step_key
 
+-- name: children
+-- Only reads.
+select arguments from todoku_step where message_seq = :message_seq and step_key = :step_key
+
+-- name: lock_children
+-- Under the write lock: the owner of the run, and another prune, wait for this commit.
+select arguments from todoku_step
+ where message_seq = :message_seq and step_key = :step_key and state = 'open'
+
+-- name: keep_children
+-- The step was locked by `lock_children`. It only learns what stays true: a success is final.
+update todoku_step set arguments = :arguments where message_seq = :message_seq and step_key = :step_key and state = 'open'
+
 -- name: take_signal
 -- The oldest that no wait has. Committed with the step it is delivered to, which is fenced: delivered once (R2).
 update todoku_signal set step_key = :step_key
@@ -47,16 +60,50 @@ update todoku_signal set step_key = :step_key
               where message_seq = :message_seq and name = :name and step_key is null order by id limit 1)
 returning payload
 
--- name: signal
--- Runs in the caller's transaction, and only appends. Only for a run that has not ended.
-insert into todoku_signal (message_seq, name, payload, created_at)
-select m.seq, :name, :payload, :now from todoku_message m join todoku_delivery d on d.message_seq = m.seq
- where m.id = :message_id and d.status <> 'aborted'
-returning message_seq
+-- name: called_run
+-- A fragment: the call, its run, and of an encrypted run its id and that of its data key, which is in the sealed bytes.
+-- As text, which every driver returns alike.
+id, message_seq,
+(select json_array(m.id, hex(substr(m.payload_bytes, 2, 16)))
+   from todoku_message m where m.seq = message_seq and instr(m.content_type, :sealed) = 1)
 
--- name: signal_call
--- With `signal`: a claim wakes the run.
-insert into todoku_run_call (message_seq, awaits) values (:message_seq, :name)
+-- name: call_run
+-- The first statement of a signal, in the caller's transaction. It only appends, and it writes before anything is read:
+-- a transaction that has read could not become a writer once another one has written. Only for a run that has not ended.
+insert into todoku_run_call (message_seq, awaits)
+select m.seq, :name from todoku_message m cross join todoku_delivery d indexed by todoku_delivery_message
+    on d.message_seq = m.seq
+ where m.id = :message_id and d.status <> 'aborted'
+returning {called_run}
+
+-- name: call_keyed_run
+-- As `call_run`, for the run that has this idempotency key. Two are two rows, which the caller takes back.
+insert into todoku_run_call (message_seq, awaits)
+select m.seq, :name from todoku_message m indexed by todoku_message_key_hash
+  cross join todoku_delivery d indexed by todoku_delivery_message on d.message_seq = m.seq
+ where m.key_hash = :key_hash and m.scope in (select value from json_each(:scopes)) and d.status <> 'aborted'
+returning {called_run}
+
+-- name: take_back_call
+-- A row of this transaction's own: nobody else has seen it.
+delete from todoku_run_call where id = :id
+
+-- name: run_data_keys
+-- Only reads, in the caller's transaction: the data key of an encrypted run, also of one that this transaction has
+-- started. Bytes are read as text, which every driver returns alike.
+select day, master_key_id, hex(wrapped) from todoku_data_key where id = :id order by seq
+
+-- name: signal
+-- With `call_run`: the value, for the oldest wait that has none.
+insert into todoku_signal (message_seq, name, payload, created_at) values (:message_seq, :name, :payload, :now)
+
+-- name: keyed_runs
+-- Only reads: the runs that were started with this idempotency key, the newest first, and whether each has ended.
+select m.id, m.topic, not exists (select 1 from todoku_delivery d indexed by todoku_delivery_message
+                                   where d.message_seq = m.seq and d.status <> 'aborted')
+  from todoku_message m indexed by todoku_message_key_hash
+ where m.key_hash = :key_hash and m.headers like :mark and m.scope = 'publish:' || m.topic
+ order by m.seq desc limit :most
 
 -- name: call_runs
 -- Only appends, in the transaction that ends these batches: the runs that wait for them are woken by a claim.
@@ -83,8 +130,9 @@ select d.id from ({called}) c cross join todoku_delivery d indexed by todoku_del
 
 -- name: heed_run_calls
 -- Calls of a run in flight stay: it may park without having seen what was sent (R2). One write lock for everything: a run
--- that waits is woken if an open step waits for this, and every other call is removed.
-select id, gate from todoku_delivery where id in ({woken});
+-- that waits is woken if an open step waits for this, and every other call is removed. Returns the lane and the gate of
+-- each woken run, for the caller to refresh in this transaction.
+select lane, gate from todoku_delivery where id in ({woken});
 update todoku_delivery set next_run_at = :now, epoch = epoch + 1, updated_at = :now where id in ({woken});
 delete from todoku_run_call where id in (select id from ({called}))
 
@@ -100,13 +148,16 @@ select d.id from todoku_delivery d cross join todoku_step s on s.message_seq = d
  where d.id in (select value from json_each(:ids))
 
 -- name: undoable
--- Only reads, in the transaction that ends these runs: those that left something to undo, or children.
+-- Only reads, in the transaction that ends these runs: those that left something to undo, or children. Not
+-- those that another run goes on with (R14).
 select m.id, m.seq from todoku_message m
  where m.id in (select value from json_each(:message_ids))
    and exists (select 1 from todoku_step s
                 where s.message_seq = m.seq
                   and ((s.kind = 'step' and s.undo is not null and s.state in ('open', 'done', 'failed', 'fatal'))
                     or (s.kind = 'children' and s.state = 'open')))
+   and not exists (select 1 from todoku_step r
+                    where r.message_seq = m.seq and r.step_key = 'restart:=' and r.kind = 'publish' and r.state = 'done')
  order by m.seq
 
 -- name: mark_undo
@@ -131,3 +182,26 @@ returning step_key
 -- With `rewind_steps`: what was delivered to a rewound wait is there for the next one.
 update todoku_signal set step_key = null
  where message_seq = :message_seq and step_key in (select value from json_each(:step_keys))
+
+-- name: has_steps
+-- Only reads.
+select exists (select 1 from todoku_step)
+
+-- name: sleeps_in
+-- A fragment: deliveries of one place whose time comes between two others, from the index.
+todoku_delivery d indexed by todoku_delivery_due
+ where d.queue = :queue and d.destination = :destination and d.priority = :priority
+   and d.status in ('pending', 'failed') and d.lane is null and d.lost = 0 and d.gate is null
+   and d.next_run_at > :now + cast(:soonest * 1000000 as integer)
+   and d.next_run_at <= :now + cast(:latest * 1000000 as integer)
+
+-- name: parked_number
+-- Only reads a limited number of rows, from the index alone.
+select count(*) from (select 1 from {sleeps_in} order by d.next_run_at limit :most)
+
+-- name: parked_sample
+-- Only reads a limited number of runs, each with its steps by their key. A run that waits between attempts has none.
+select (select s.kind from todoku_step s
+         where s.message_seq = few.message_seq and s.state = 'open' and few.status = 'pending'
+           and (s.awaits is not null or s.wake_at > :now) limit 1)
+  from (select d.message_seq, d.status from {sleeps_in} order by d.next_run_at limit :most) few
