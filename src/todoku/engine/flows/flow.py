@@ -19,6 +19,7 @@ from todoku.core.message import Claimed, Draft
 from todoku.core.outcome import DONE, Abort, Duration, Snooze, seconds
 from todoku.engine.context import Context
 from todoku.engine.flows import children
+from todoku.engine.flows.raised import as_exceptions
 from todoku.engine.flows.run import Asked, Run, RunStopped
 from todoku.engine.flows.step_function import StepFunction, bounded, describe_undo, unwrap
 from todoku.engine.flows.step_process import StepRun, call_in_process, checked_run, reference_of
@@ -340,9 +341,10 @@ async def _try(run: Run, asked: Asked, to: StepCall, options: StepOptions, argum
         row = await run.write(row)  # R4: what is not known to have happened can be undone, too
     began = time.monotonic()
     try:
-        if options.transactional:
-            return await _transact(run, to, row, began)
-        value = await _call(run, to, options, arguments)
+        with as_exceptions():
+            if options.transactional:
+                return await _transact(run, to, row, began)
+            value = await _call(run, to, options, arguments)
         return await run.write(_done(run, to.called, row, value, began))
     except (Abort, Snooze, InvalidMessage):
         raise

@@ -28,6 +28,7 @@ from todoku.engine.flows.blocking_flow import BlockingFlow
 from todoku.engine.flows.flow import Flow
 from todoku.engine.flows.flow_thread import FlowThread
 from todoku.engine.flows.operations import signal_sealer, signal_text
+from todoku.engine.flows.raised import call_workflow
 from todoku.engine.flows.run import Run
 from todoku.engine.flows.runtime import ON_CHANGES, FlowRuntime, OnChange, Sleeps
 from todoku.engine.flows.step_function import StepFunctions
@@ -272,7 +273,7 @@ async def _drive(run: Run, call: Callable[[], Awaitable[Any]]) -> Any:
         await run.load()
     except (DatabaseUnavailable, DatabaseBusy):  # nothing has begun: the attempt is not counted
         return park(1.0)
-    main = asyncio.ensure_future(call())
+    main = asyncio.ensure_future(call_workflow(call))
     try:
         await asyncio.wait((main, run.stopped), return_when=asyncio.FIRST_COMPLETED)
     finally:
