@@ -73,6 +73,31 @@ def count(number: int) -> int:
     return number
 
 
+def test_R1_a_dict_in_another_order_is_the_same_argument(box: todoku.App) -> None:
+    """The canonical digest: otherwise the second attempt would take it for a changed step, and stop."""
+    charged: list[dict[str, int]] = []
+
+    def charge(prices: dict[str, int], times: int) -> int:
+        charged.append(prices)
+        return sum(prices.values()) * times
+
+    @box.workflow(max_attempts=2, backoff=todoku.table(0))
+    async def fulfil(ctx: todoku.Flow) -> int:
+        first = len(charged) == 0
+        prices = {"tea": 1, "rice": 2} if first else {"rice": 2, "tea": 1}
+        paid = await ctx.step(charge, prices, 2)
+        await ctx.publish("order.paid", prices)
+        if first:
+            raise ConnectionError
+        return paid
+
+    box.route("order.*", to=todoku.log("warehouse"))
+    run = fulfil.start()
+    box.drain()
+    assert (run.result(), charged) == (6, [{"tea": 1, "rice": 2}])
+    assert len(box.deliveries.find(topic="order.paid", status="succeeded").items) == 1
+
+
 async def count_later(number: int) -> int:
     return number
 

@@ -7,12 +7,14 @@ concurrent branches work, and a step may be added between two others while a run
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from todoku.core.errors import InvalidAct
+from todoku.core.identity import canonical
 from todoku.core.msgspec_warmup import warm_up
 
 StepKind = Literal["step", "sleep", "wait", "children", "publish", "value", "undo"]
@@ -136,7 +138,12 @@ warm_up(Undo, ChildEnd, ChildBatch)
 
 
 def digest_arguments(text: str, secret: bytes = b"") -> str:
-    """Returns the digest of encoded arguments; of an encrypted run a keyed one, which cannot be guessed (R13)."""
+    """Returns the digest of encoded arguments; of an encrypted run a keyed one, which cannot be guessed (R13).
+
+    The order of the names in a dict is no part of its value: the same dict, filled in another order, is the same step.
+    """
+    if text.count(":") > 1:  # otherwise nothing in it has two names
+        text = canonical(json.loads(text))
     return hashlib.blake2b(text.encode(), digest_size=12, key=secret[:64]).hexdigest()
 
 
