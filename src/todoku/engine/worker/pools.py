@@ -10,7 +10,7 @@ from todoku.core.http_request import served_as
 from todoku.core.settings import Settings
 from todoku.engine.execute import Executor
 from todoku.engine.registry import Registry, Target
-from todoku.engine.settle import BATCH
+from todoku.engine.settle import BATCH, SQLITE_BATCH
 from todoku.engine.worker.pace import Ends
 from todoku.engine.worker.pool import BoundedQueue, Pool
 from todoku.engine.worker.process_pool import ProcessRunner
@@ -76,7 +76,8 @@ def _kind(target: Target) -> str:
 def _pool(
     kind: str, targets: Sequence[Target], settings: Settings, executor: Executor, on_done: Callable[[], None]
 ) -> Pool:
-    names, most = tuple(target.name for target in targets), min(settings.batch or BATCH, BATCH)
+    largest = SQLITE_BATCH if settings.database.startswith("sqlite") else BATCH
+    names, most = tuple(target.name for target in targets), min(settings.batch or largest, largest)
     match kind:
         case "http":
             slots, ready = settings.http_concurrency, BoundedQueue(executor.registry)
