@@ -39,6 +39,8 @@ DurabilityWarning           a caller's connection acknowledges commits that are 
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class TodokuError(Exception):
     """Base class of todoku's errors; `hint` says what to do about it."""
@@ -200,6 +202,10 @@ class MixedSQLite(StoreError):
 
 class UnsafeJournal(StoreError):
     """WAL was requested with a SQLite build that can lose acknowledged writes in WAL."""
+
+
+DATABASE_ERRORS: Final = (DatabaseUnavailable, SchemaError, MixedSQLite, UnknownDatabase, UnsafeJournal)
+"""Errors of the database and not of what was to be stored: it would refuse any other message, too."""
 
 
 class DurabilityWarning(UserWarning):

@@ -17,14 +17,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from todoku.core.errors import (
-    DatabaseBusy,
-    DatabaseUnavailable,
-    MixedSQLite,
-    SchemaError,
-    UnknownDatabase,
-    UnsafeJournal,
-)
+from todoku.core.errors import DATABASE_ERRORS, DatabaseBusy, DatabaseUnavailable
 from todoku.core.message import Draft, Message
 from todoku.engine.outbox import Outbox
 from todoku.store.publish import publish
@@ -38,9 +31,6 @@ MOST_BYTES: Final = 8 << 20
 
 MOST_WAITING: Final = 64 << 20
 """Bytes of payload that may wait in memory while the database is slow; beyond that, callers get DatabaseBusy."""
-
-_DATABASE_ERRORS: Final = (DatabaseUnavailable, SchemaError, MixedSQLite, UnknownDatabase, UnsafeJournal)
-"""Errors of the database and not of a draft: smaller batches would only fail again."""
 
 
 CommitResult = list[Message] | Exception
@@ -208,7 +198,7 @@ class _CommitQueue:
     def _concerns_all(self, error: Exception) -> bool:
         if isinstance(error, DatabaseBusy):  # SQLite has one lock; in PostgreSQL a single row or lane is locked
             return self._outbox.publishing().dialect == "sqlite"
-        return isinstance(error, _DATABASE_ERRORS)
+        return isinstance(error, DATABASE_ERRORS)  # smaller batches would only fail again
 
 
 def _resolve(waiting: asyncio.Future[list[Message]], answer: CommitResult) -> None:

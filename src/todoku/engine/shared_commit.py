@@ -21,14 +21,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Final
 
-from todoku.core.errors import (
-    DatabaseBusy,
-    DatabaseUnavailable,
-    MixedSQLite,
-    SchemaError,
-    UnknownDatabase,
-    UnsafeJournal,
-)
+from todoku.core.errors import DATABASE_ERRORS, DatabaseBusy, DatabaseUnavailable
 from todoku.core.message import Draft, Message
 
 MOST: Final = 500
@@ -41,7 +34,7 @@ PATIENCE: Final = 1.0
 """Seconds that a caller waits for the next commit to begin. Then it commits by itself: the connections of those who
 commit may hang."""
 
-_CONCERNS_ALL: Final = (DatabaseUnavailable, DatabaseBusy, SchemaError, MixedSQLite, UnknownDatabase, UnsafeJournal)
+_CONCERNS_ALL: Final = (DatabaseBusy, *DATABASE_ERRORS)
 """Errors of the database and not of a draft: without the others it would fail again."""
 
 Drafts = Sequence[Draft]
