@@ -79,6 +79,24 @@ def test_using_changes_one_call_and_not_the_job(box: todoku.App, world: World) -
     assert (story.message.headers, story.message.labels) == ('{"a":"b"}', '["x"]')
 
 
+def test_a_transaction_changes_nothing_of_the_other_options(box: todoku.App, world: World) -> None:
+    """What calls have in common is checked once, also for `using(tx=…)`: none gets what was checked for another."""
+
+    @box.job(queue="mail")
+    def remind(who: str) -> None: ...
+
+    db, urgent = world.connect(), remind.using(queue="urgent", priority=9)
+    for tx in (db, None, db):
+        remind.using(tx=tx).enqueue("usual")
+        urgent.using(tx=tx).enqueue("urgent")
+        remind.using(tx=tx).using(priority=3).enqueue("chosen")
+        remind.using(tx=tx, best_effort=True).enqueue("usual")
+        db.commit()
+    db.close()
+    found = sorted((delivery.queue, delivery.priority) for delivery in world.deliveries())
+    assert found == [*[("mail", 0)] * 6, *[("mail", 3)] * 3, *[("urgent", 9)] * 3]
+
+
 def test_a_delayed_call_is_not_due_yet_and_an_expired_one_never(
     box: todoku.App, world: World, attempt: Attempt
 ) -> None:

@@ -194,7 +194,8 @@ def test_a_burial_waits_for_a_claim_under_way_and_frees_its_rows(pg: World, mean
     """H2: the child is killed, its claim still runs in the server; it commits, and its rows are found all the same."""
     pg.publish(5)
     worker = pg.worker()
-    with uncommitted(meanwhile, "claim", lambda: pg.claim(worker)) as (claiming, go):
+    three_trips = pg.another_store(prepare_statements=False)  # in one trip it is never seen before its commit
+    with uncommitted(meanwhile, "claim", lambda: pg.claim(worker, store=three_trips)) as (claiming, go):
         burying = meanwhile.submit(dies, pg, worker)
         pg.until_blocked()
         go.set()
@@ -211,7 +212,8 @@ def test_a_claim_under_way_when_its_lease_passes_is_freed_in_the_next_round(
     """H2: its worker row is locked, so reclaim passes it over; then it is buried, and what it claimed is found."""
     pg.publish(5)
     worker = pg.worker(lease=10)
-    with uncommitted(meanwhile, "claim", lambda: pg.claim(worker)) as (claiming, go):
+    three_trips = pg.another_store(prepare_statements=False)  # in one trip it is never seen before its commit
+    with uncommitted(meanwhile, "claim", lambda: pg.claim(worker, store=three_trips)) as (claiming, go):
         pg.advance(11)
         assert pg.store.leases.reclaim() == NOTHING
         go.set()

@@ -166,3 +166,57 @@ def test_a_job_with_the_key_is_no_run(box: todoku.App) -> None:
     pick.using(idempotency_key="7").enqueue("tea")
     with pytest.raises(NotThere):
         operations.find_run(box.store, "7")
+
+
+def test_a_signal_of_another_type_says_what_to_do(box: todoku.App, url: str) -> None:
+    """A value that one person mistypes must not be the end of a run that others have paid for."""
+
+    @box.workflow("approve")
+    async def approve(ctx: todoku.Flow) -> int:
+        return await ctx.wait("approval", int)
+
+    run = approve.start()
+    box.signal(run, "approval", "yes", tx=None)
+    box.drain()
+    assert (run.status(), run.delivery().reason) == ("aborted", "INVALID_STEP")
+    assert "the signal approval is no int: Expected `int`, got `str` (let the code catch" in (
+        run.delivery().error or ""
+    )
+
+    later = todoku.App(url)
+
+    @later.workflow("approve")
+    async def mended(ctx: todoku.Flow) -> int:
+        while True:
+            try:
+                return await ctx.wait("approval", int)
+            except InvalidMessage:
+                ctx.log.warning("NOT_A_NUMBER")
+
+    assert run.replay(by="ops", why="mended")
+    later.drain()
+    later.signal(run.id, "approval", 3, tx=None)
+    later.drain()
+    assert mended.handle(run.id).result(timeout=0) == 3
+    later.close()
+
+
+@pytest.mark.parametrize("run", [5, None, "order 7"])
+def test_what_names_no_run_is_refused(box: todoku.App, run: Any) -> None:
+    with pytest.raises(InvalidAct, match="is no id of a run"):
+        box.signal(run, "approval", tx=None)
+
+
+@pytest.mark.parametrize("name", [5, "", "a\0b", "a\ud800b", "a" * 256])
+def test_a_name_that_one_database_could_not_store_is_refused_by_both(box: todoku.App, name: Any) -> None:
+    run = approving(box).start()
+    with pytest.raises(InvalidMessage, match="the name of a signal"):
+        box.signal(run, name, tx=None)
+
+
+def test_a_signal_to_a_plain_job_is_refused(box: todoku.App) -> None:
+    @box.job
+    def pick() -> None: ...
+
+    with pytest.raises(InvalidAct, match="pick is a job and no workflow"):
+        box.signal(pick.enqueue(), "approval", tx=None)

@@ -76,7 +76,8 @@ class ExplainingPostgres(PostgresDatabase):
     """The product's database; `plans` has those of every query so far, by its name and the plan cache's mode."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(read_settings({}, None, database=url, statement_timeout_sec=60))
+        # Not prepared by the product, so that claims, too, come through `_transaction`: no statement goes alone.
+        super().__init__(read_settings({}, None, database=url, statement_timeout_sec=60, prepare_statements=False))
         self._names = {text: name for name, text in self._restyled.items()}
         self.plans: dict[tuple[str, str], list[Plan]] = defaultdict(list)
 

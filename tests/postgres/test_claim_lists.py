@@ -22,6 +22,8 @@ pytestmark = pytest.mark.postgres
 PLACE = Slice("warehouse", "warehouse", 0)
 RETRY = Settlement(status=Status.FAILED, delay=0.0, reason="RETRY", error="no")
 EVERYTHING = Filter()
+CHANGING = ("epoch", "worker", "claim_list")
+"""What two claims of one delivery do not have in common."""
 
 
 @pytest.fixture
@@ -227,6 +229,37 @@ def test_what_expires_or_was_tried_before_is_claimed_by_its_row_in_the_same_orde
     world.publish(1)
     claims = claim_list(world)
     assert [(claim.epoch, claim.claim_list is None) for claim in claims] == [(2, True), (1, True), (0, False)]
+
+
+def test_a_claim_by_list_says_what_a_claim_by_row_says(world: World) -> None:
+    """Though the database does not send what is known of a listed delivery."""
+    world.publish(2, headers={"a": "b"}, key="k")
+    world.sql("update todoku_delivery set timeout = 1.5 returning id")
+    world.publish(1, idempotency_key="done", max_attempts=3)
+    world.publish(1, priority=3)
+    world.publish(1, queue="other")
+    world.publish(1, payload=lambda _: b"bytes")
+    (keyed,) = world.sql("select key_hash, digest from todoku_message where key_hash is not null")
+    world.sql("insert into todoku_ledger (scope, key_hash, digest, state, created_at, updated_at, expires_at)"
+              " values ('effect:warehouse', ?, ?, 'succeeded', now(), now(), now() + interval '1 day') returning scope",
+              *keyed)  # fmt: skip
+    places = [Slice(queue, "warehouse", priority) for queue, priority in (("warehouse", 3), ("other", 0), ("none", 0))]
+    told = []
+    for fewest in (1, 1000):
+        store = world.another_store()
+        claims = store.claims.take(world.worker(), [*places, PLACE], limit=100, listing=Listing(("warehouse",), fewest))
+        assert {claim.claim_list is None for claim in claims} == {fewest == 1000}
+        told.append(
+            [
+                {name: getattr(claim, name) for name in Claimed.__struct_fields__ if name not in CHANGING}
+                for claim in claims
+            ]
+        )
+        world.sql("delete from todoku_claim_list returning id")
+    assert told[0] == told[1]
+    assert [claim["priority"] for claim in told[0]] == [3, 0, 0, 0, 0, 0]
+    assert [claim["queue"] for claim in told[0]].count("other") == 1
+    assert [claim["effect_state"] for claim in told[0]].count("succeeded") == 1
 
 
 def test_a_claim_by_list_whose_reply_was_lost_is_found_and_released(world: World) -> None:

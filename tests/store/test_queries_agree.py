@@ -74,7 +74,7 @@ def value_of(text: ast.JoinedStr) -> ast.expr:
 
 
 ALL = list(calls())
-BUILDERS = ("publish.py", "publish_parts.py")
+BUILDERS = ("publish.py", "publish_parts.py", "publish_deduplicated.py")
 SHARED = [call for call in ALL if call[0].parent == Path() and call[0].name not in BUILDERS]
 PUBLISH = {name for path, name, _ in ALL if path.name in BUILDERS}
 

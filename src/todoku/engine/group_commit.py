@@ -28,6 +28,7 @@ from todoku.core.errors import (
 from todoku.core.message import Draft, Message
 from todoku.engine.outbox import Outbox
 from todoku.store.publish import publish
+from todoku.store.publish_deduplicated import is_deduplicated, publish_deduplicated
 
 MOST: Final = 500
 """Drafts in one transaction: with more, the next batch would wait longer than the saved commits are worth."""
@@ -162,22 +163,47 @@ class _CommitQueue:
         return batch
 
     def _commit(self, batch: Sequence[_Caller]) -> list[_CallerResult]:
-        """Stores a batch in one transaction. If a draft cannot be stored, halves the batch until it is alone (I13)."""
+        """Stores a batch in one transaction; those whose keys are taken already in a second one.
+
+        A caller with several drafts needs all of them in one transaction.
+        """
+        to = self._outbox.publishing()
+        drafts = [caller.drafts[0] for caller in batch if len(caller.drafts) == 1]
+        if len(drafts) < len(batch) or not all(is_deduplicated(to, draft) for draft in drafts):
+            return self._commit_whole(batch)
+        try:
+            messages = self._outbox.store.run(publish_deduplicated(to, drafts))
+        except Exception as error:  # noqa: BLE001 - raised by the callers' `put`
+            return self._after_error(batch, error)
+        stored = [(caller, message) for caller, message in zip(batch, messages, strict=True) if message is not None]
+        if stored:
+            self._outbox.wake()
+            self._outbox.telemetry.published([caller.drafts[0] for caller, _ in stored], [each for _, each in stored])
+        results: list[_CallerResult] = [(caller, [message]) for caller, message in stored]
+        if taken := [caller for caller, message in zip(batch, messages, strict=True) if message is None]:
+            results += self._commit_whole(taken)
+        return results
+
+    def _commit_whole(self, batch: Sequence[_Caller]) -> list[_CallerResult]:
         outbox = self._outbox
         drafts = [draft for caller in batch for draft in caller.drafts]
         try:
-            messages = outbox.store.run(publish(outbox.publishing(), drafts))
+            messages = outbox.store.run(publish(outbox.publishing(), drafts, whole=True))
         except Exception as error:  # noqa: BLE001 - raised by the caller's `put`
-            if len(batch) > 1 and not self._concerns_all(error):
-                middle = len(batch) // 2
-                return self._commit(batch[:middle]) + self._commit(batch[middle:])
-            for caller in batch:
-                outbox.telemetry.publish_failed(error, len(caller.drafts))
-            return [(caller, error) for caller in batch]
+            return self._after_error(batch, error)
         outbox.wake()
         outbox.telemetry.published(drafts, messages)
         rest = iter(messages)
         return [(caller, [next(rest) for _ in caller.drafts]) for caller in batch]
+
+    def _after_error(self, batch: Sequence[_Caller], error: Exception) -> list[_CallerResult]:
+        """Halves a batch of which nothing was stored until the draft that cannot be stored is alone (I13)."""
+        if len(batch) > 1 and not self._concerns_all(error):
+            middle = len(batch) // 2
+            return self._commit_whole(batch[:middle]) + self._commit_whole(batch[middle:])
+        for caller in batch:
+            self._outbox.telemetry.publish_failed(error, len(caller.drafts))
+        return [(caller, error) for caller in batch]
 
     def _concerns_all(self, error: Exception) -> bool:
         if isinstance(error, DatabaseBusy):  # SQLite has one lock; in PostgreSQL a single row or lane is locked

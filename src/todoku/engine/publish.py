@@ -8,11 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
-from typing import Any, Final, Literal, cast
+from datetime import datetime
+from typing import Final, Literal, cast
 from uuid import UUID
 
 import msgspec
@@ -25,7 +22,7 @@ from todoku.core.identity import digest, digest_bytes, gate_id, key_hash, lane_i
 from todoku.core.message import LARGE_PAYLOAD, MAX_KEY_LENGTH, MAX_TOPIC_LENGTH, PRIORITIES, Draft, Idempotency, Leg
 from todoku.core.outcome import Duration, seconds
 from todoku.core.topic_pattern import Route, check_topic, resolve
-from todoku.engine.encryption.secret_ref import Ref
+from todoku.engine.json_form import ENCODER
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Registry
 
@@ -176,7 +173,7 @@ def encode(payload: object) -> str:
     if (flat := _flat_json(payload)) is not None:
         return flat
     try:
-        text = _ENCODER.encode(payload)
+        text = ENCODER.encode(payload)
     except RecursionError:
         raise _too_deep() from None
     except InvalidMessage:
@@ -202,44 +199,8 @@ def _too_deep() -> InvalidMessage:
     return InvalidMessage(f"the payload is nested deeper than {MAX_DEPTH}, or contains itself", hint="flatten it")
 
 
-def _plain(value: Any) -> object:
-    """What json cannot take by itself, in its usual JSON form."""
-    if (record := _record(value)) is not None:
-        return record
-    match value:
-        case Ref():
-            return value.encoded()
-        case datetime() if value.tzinfo is None:
-            raise ValueError(f"{value!r} has no time zone")
-        case datetime() | date() | time():
-            return value.isoformat()
-        case UUID() | Decimal():
-            return str(value)
-        case Enum():
-            return value.value
-        case timedelta():
-            return msgspec.to_builtins(value)  # ISO 8601, which every reader knows for a duration
-        case set() | frozenset():
-            return sorted(value, key=_ENCODER.encode)  # in one order in every process, or its digest would differ
-        case _:
-            raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def _record(value: Any) -> Any:
-    """A dataclass, msgspec struct or pydantic model as its fields; None: it is none of these."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value, enc_hook=_plain)
-    if callable(dump := getattr(value, "model_dump", None)):
-        return dump(mode="json")
-    return None
-
-
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
-"""Types whose JSON by msgspec is that of `_ENCODER`, byte by byte. Not float: msgspec makes null of NaN."""
+"""Types whose JSON by msgspec is that of `ENCODER`, byte by byte. Not float: msgspec makes null of NaN."""
 
 
 def _flat_json(payload: object) -> str | None:

@@ -8,15 +8,18 @@ is a claim as any other, with the same token (decision 52). On SQLite no claim i
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
 from todoku.core.message import Claimed
 from todoku.store.database import Slice, Tx, slice_parameters
-from todoku.store.leases import Held
+
+_LIST_OF: Final[Callable[[Claimed], Any]] = attrgetter("claim_list")
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -26,12 +29,45 @@ class Listing(msgspec.Struct, frozen=True):
     fewest: int
 
 
-def claim(tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int, listing: Listing) -> list[Any]:
-    """Claims what is due, by a list as far as that is allowed. The list is the first column."""
+def claim(tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int, listing: Listing) -> list[tuple[Any, ...]]:
+    """Claims what is due, by a list as far as that is allowed. Returns rows for `built`, in no order."""
     return tx.rows(
         "claim_list", worker=worker, listable=list(listing.destinations), fewest=listing.fewest, most=limit,
         **slice_parameters(slices),
     )  # fmt: skip
+
+
+def built(rows: Iterable[tuple[Any, ...]], slices: Sequence[Slice], worker: UUID) -> list[Claimed]:
+    """Builds claims from rows of `claim`, larger priorities first, each priority in time order.
+
+    A row with a place is listed: the database sends nothing that is known of such deliveries.
+    """
+    claims = []
+    for row in rows:
+        (
+            number, place, id, message_seq, message_id, topic, key, payload, payload_bytes, content_type, headers,
+            max_attempts, next_run_at, created_at, timeout, key_hash, digest, effect_state, effect_digest,
+            epoch, destination, queue, priority, attempt, snoozes, replay_count, expires_at,
+        ) = row  # fmt: skip
+        if place is not None:
+            at = slices[place - 1]
+            destination, queue, priority = at.destination, at.queue, at.priority
+            epoch, attempt, snoozes, replay_count = 0, 1, 0, 0
+        claims.append(Claimed(
+            id, epoch, message_seq, message_id, topic, key, payload, payload_bytes, content_type, headers, destination,
+            queue, priority, None, None, attempt, max_attempts, 0, snoozes, replay_count, next_run_at, created_at,
+            expires_at, timeout, key_hash, digest, effect_state, effect_digest, worker, None, number,
+        ))  # fmt: skip
+    claims.sort(key=_by_time if len(slices) == 1 else _by_priority)
+    return claims
+
+
+def _by_time(claimed: Claimed) -> tuple[float, int]:
+    return claimed.next_run_at, claimed.id
+
+
+def _by_priority(claimed: Claimed) -> tuple[int, float, int]:
+    return -claimed.priority, claimed.next_run_at, claimed.id
 
 
 def write_out(tx: Tx, ids: Sequence[int]) -> set[int]:
@@ -50,18 +86,17 @@ class OpenLists:
     def add(self, claims: Iterable[Claimed]) -> None:
         """Counts what was claimed by list."""
         with self._lock:
-            for claimed in claims:
-                if claimed.claim_list is not None:
-                    self._open[claimed.claim_list] = self._open.get(claimed.claim_list, 0) + 1
+            for number, listed in Counter(map(_LIST_OF, claims)).items():
+                if number is not None:
+                    self._open[number] = self._open.get(number, 0) + listed
 
-    def end(self, claims: Iterable[Claimed | Held]) -> None:
+    def end(self, claims: Iterable[Claimed]) -> None:
         """Counts claims that were settled, given back or lost."""
         with self._lock:
-            for claimed in claims:
-                if isinstance(claimed, Claimed) and (number := claimed.claim_list) in self._open:
-                    assert number is not None  # noqa: S101 - the keys are numbers
-                    self._open[number] -= 1
-                    if not self._open[number]:
+            for number, ended in Counter(map(_LIST_OF, claims)).items():
+                if number in self._open:
+                    self._open[number] -= ended
+                    if self._open[number] <= 0:
                         del self._open[number]
                         self._over.add(number)
 

@@ -117,9 +117,7 @@ class ClaimStore:
         def work(tx: Tx) -> list[Any]:
             return self._timed(lambda: claim_lists.claim(tx, worker, slices, limit, listing))
 
-        rows = self._database.write_alone("claim", work)
-        build: Callable[..., Claimed] = Claimed
-        claims = [build(*row, worker, claim_list=number) for number, *row in rows]
+        claims = claim_lists.built(self._database.write_alone("claim", work), slices, worker)
         self._lists.add(claims)
         return claims
 
@@ -303,7 +301,8 @@ class ClaimStore:
             return settlement.release(tx, worker, claims, delay, endings=self._endings)
 
         ours = self._endings.write("release", work)
-        self._lists.end(claims)
+        released: Sequence[Claimed | Held] = claims
+        self._lists.end(claim for claim in released if isinstance(claim, Claimed))
         return tuple(claim for claim in claims if claim.id not in ours)
 
 

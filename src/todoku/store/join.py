@@ -18,7 +18,7 @@ import msgspec
 from todoku.core.errors import BlockingCall, NoTransaction, TransactionError, UnsupportedConnection, WrongDatabase
 from todoku.store.database import DialectName
 from todoku.store.publish import Publishing
-from todoku.store.sql import ParamStyle, Row, Statement, Steps, parameters, restyle
+from todoku.store.sql import Row, Statement, Steps, parameters, restyle
 
 # ------------------------------------------------------------
 # A savepoint in the caller's transaction: a failure inside it leaves the rest of the transaction as it was.
@@ -138,14 +138,19 @@ def join(tx: object, dialect: DialectName) -> Joined:
 
 
 def _join_driver(tx: Any) -> Joined:
-    for ancestor in type(tx).__mro__:
-        if driver := _DRIVERS.get((ancestor.__module__.split(".")[0], ancestor.__name__)):
-            return driver(tx)
+    if (driver := _driver(type(tx))) is not None:  # type: ignore[arg-type]  # classes are hashable
+        return driver(tx)
     raise UnsupportedConnection(
         f"tx= cannot be {_name(tx)}",
         hint="pass a connection or session of sqlite3, aiosqlite, psycopg, asyncpg, SQLAlchemy or Django, "
         "or tx=None for a separate transaction",
     )
+
+
+@lru_cache(maxsize=64)
+def _driver(kind: type) -> Callable[[Any], Joined] | None:
+    names = ((ancestor.__module__.split(".")[0], ancestor.__name__) for ancestor in kind.__mro__)
+    return next((_DRIVERS[name] for name in names if name in _DRIVERS), None)
 
 
 def _name(tx: object) -> str:
@@ -210,9 +215,12 @@ def _psycopg(tx: Any) -> Joined:
 
     def execute(statement: Statement) -> list[Row]:
         with Cursor(tx, row_factory=_tuples) as cursor:  # the caller's cursor class may bind in another style
-            with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():  # its end waits for the rows
-                cursor.execute(_restyle(statement.sql, "pyformat"), statement.values)
-            return cursor.fetchall() if cursor.description else []
+            if tx.pgconn.pipeline_status:
+                with tx.pipeline():  # its end waits for the rows
+                    cursor.execute(restyle(statement.sql, "pyformat"), statement.values)
+            else:
+                cursor.execute(restyle(statement.sql, "pyformat"), statement.values)
+            return cursor.fetchall() if _has_rows(cursor) else []
 
     return Joined("postgresql", execute=execute)
 
@@ -229,10 +237,15 @@ def _psycopg_async(tx: Any) -> Joined:
     async def execute(statement: Statement) -> list[Row]:
         async with AsyncCursor(tx, row_factory=_tuples) as cursor:
             async with tx.pipeline() if tx.pgconn.pipeline_status else nullcontext():
-                await cursor.execute(_restyle(statement.sql, "pyformat"), statement.values)
-            return await cursor.fetchall() if cursor.description else []
+                await cursor.execute(restyle(statement.sql, "pyformat"), statement.values)
+            return await cursor.fetchall() if _has_rows(cursor) else []
 
     return Joined("postgresql", execute_async=execute)
+
+
+def _has_rows(cursor: Any) -> bool:
+    """Whether psycopg's statement returns rows. `cursor.description` would create an object for every column."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 def _tuples(_cursor: Any) -> Callable[[Any], Row]:
@@ -245,7 +258,7 @@ def _asyncpg(tx: Any) -> Joined:
     async def execute(statement: Statement) -> list[Row]:
         names = dict.fromkeys(parameters(statement.sql))
         values = [_one(statement)[name] for name in names]
-        return [tuple(row.values()) for row in await tx.fetch(_restyle(statement.sql, "dollar"), *values)]
+        return [tuple(row.values()) for row in await tx.fetch(restyle(statement.sql, "dollar"), *values)]
 
     return Joined("postgresql", execute_async=execute)
 
@@ -297,7 +310,7 @@ def _django(tx: Any) -> Joined:
         raise UnsupportedConnection(f"Django on {tx.vendor}", hint="todoku needs SQLite or PostgreSQL")
 
     def execute(statement: Statement) -> list[Row]:
-        names, sql = parameters(statement.sql), _restyle(statement.sql, "format")
+        names, sql = parameters(statement.sql), restyle(statement.sql, "format")
         with tx.cursor() as cursor:
             if isinstance(statement.values, Mapping):
                 cursor.execute(sql, [statement.values[name] for name in names])
@@ -306,11 +319,6 @@ def _django(tx: Any) -> Joined:
             return []
 
     return Joined(tx.vendor, execute=execute)
-
-
-@lru_cache(maxsize=256)
-def _restyle(sql: str, style: ParamStyle) -> str:
-    return restyle(sql, style)
 
 
 @lru_cache(maxsize=256)

@@ -17,6 +17,7 @@ from todoku.core.message import Claimed, Draft, with_headers
 from todoku.core.status import Status
 from todoku.engine import operations
 from todoku.engine.flows.runtime import FlowRuntime
+from todoku.engine.flows.step_checks import short_name
 from todoku.engine.jobs.batches import without_tx
 from todoku.engine.jobs.job import Call, drafts
 from todoku.engine.outbox import new_id
@@ -86,7 +87,7 @@ def cancel_messages(store: Store, messages: Sequence[UUID], why: str) -> None:
 async def _ends(flow: Flow, name: str, calls: Sequence[Call[Any]], complete: Complete) -> list[ChildEnd]:
     """How the children ended: stored, or once enough of them have (R11)."""
     run, arguments = flow.run, encode([[call.job, call.payload.text] for call in calls])
-    asked = run.ask(f"{name} {', '.join(sorted({call.job for call in calls}))}", arguments)
+    asked = run.ask(short_name(f"{name} {', '.join(sorted({call.job for call in calls}))}"), arguments)
     row = asked.row
     if row is None:
         await run.refuse_changed(asked, arguments)

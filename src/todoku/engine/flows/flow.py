@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID, uuid4
@@ -16,10 +16,19 @@ from todoku.core.backoff import DEFAULT, Backoff, delay
 from todoku.core.errors import InvalidMessage, StepFailed
 from todoku.core.flow import TIMED_OUT, StepRow
 from todoku.core.message import Claimed, Draft
-from todoku.core.outcome import DONE, Abort, Duration, Snooze, seconds
+from todoku.core.outcome import DONE, Abort, Duration, Snooze
 from todoku.engine.context import Context
 from todoku.engine.flows import children
+from todoku.engine.flows.raised import as_exceptions
 from todoku.engine.flows.run import Asked, Run, RunStopped
+from todoku.engine.flows.step_checks import (
+    check_publish_options,
+    checked_backoff,
+    checked_key,
+    signal_decoder,
+    sleep_seconds,
+    wait_seconds,
+)
 from todoku.engine.flows.step_function import StepFunction, bounded, describe_undo, unwrap
 from todoku.engine.flows.step_process import StepRun, call_in_process, checked_run, reference_of
 from todoku.engine.jobs.decoders import decoder
@@ -131,11 +140,13 @@ class Flow(Context):
             undo=None if undo is None else describe_undo(undo),
             transactional=transactional,
             max_attempts=checked_attempts(max_attempts, None, InvalidMessage),
-            backoff=backoff or DEFAULT,
+            backoff=checked_backoff(backoff),
             timeout=None if timeout is None else checked_duration(timeout, "timeout", InvalidMessage),
             run=checked_run(plain, called, run, transactional=transactional),
         )
-        return await self._step(called.name, StepCall(called, plain, (*first, *args), kwargs), options, key)
+        return await self._step(
+            called.name, StepCall(called, plain, (*first, *args), kwargs), options, checked_key(key)
+        )
 
     async def named_step(self, name: str, function: Callable[[], Awaitable[None]], *, key: str) -> None:
         """Calls a function of todoku's own as a step of this name."""
@@ -165,8 +176,7 @@ class Flow(Context):
         self, duration: Duration = 0, /, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
     ) -> None:
         """Waits without a slot, a lease or a connection, however long: `await ctx.sleep(hours=1)`."""
-        given = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
-        total = _seconds(given + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
+        total = sleep_seconds(duration, days=days, hours=hours, minutes=minutes, seconds=seconds)
         text = f"{total:g}"
         asked = self._run.ask("sleep", text, alike=True)
         if asked.row is None:
@@ -185,7 +195,7 @@ class Flow(Context):
         A signal that was sent before is there already. Each goes to one wait, the oldest first. TimeoutError if none
         comes in time.
         """
-        limit = None if timeout is None else _seconds(timeout)
+        limit, decode = None if timeout is None else wait_seconds(timeout), signal_decoder(name, kind)
         asked = self._run.ask("wait", encode(name), alike=True)
         while (row := self._run.rows.get(asked.key, asked.row)) is None or not row.is_stored:
             over = row is not None and self._run.left(row) <= 0
@@ -201,7 +211,7 @@ class Flow(Context):
             await self._run.wait(self._run.left(row))
         if row.state == "failed":
             raise TimeoutError(f"no signal {name!r} came in time")
-        return self._run.read(name, row.result, decoder(kind, f"the signal {name}"))  # type: ignore[no-any-return]
+        return self._run.read(name, row.result, decode)  # type: ignore[no-any-return]
 
     async def _take(self, asked: Asked, row: StepRow | None, name: str, limit: float | None) -> StepRow:
         run = self._run
@@ -238,6 +248,7 @@ class Flow(Context):
 
     async def publish(self, event: Any, payload: object = None, **options: Unpack[PublishOptions]) -> UUID:
         """Publishes an event, or a topic and its payload, once: the message and the step are one commit."""
+        check_publish_options(options)
         declarations = self._run.runtime.declarations
         draft = declarations.draft(event, payload, options)
         text = bounded(declarations.plain_text(event, payload), f"the payload of {draft.topic}")
@@ -304,7 +315,7 @@ class Flow(Context):
         return await self._value_of(asked, lambda: True, bool)
 
     async def _value(self, name: str, make: Callable[[], T], kind: type[T], key: str | None) -> T:
-        return await self._value_of(self._run.ask(name, "", key, alike=True), make, kind)
+        return await self._value_of(self._run.ask(name, "", checked_key(key), alike=True), make, kind)
 
     async def _value_of(self, asked: Asked, make: Callable[[], T], kind: type[T]) -> T:
         row = asked.row
@@ -316,10 +327,6 @@ class Flow(Context):
                 with self._run.watch.step(asked, self._run.rows, "value"):
                     await self._run.write(row)
         return self._run.read(asked.name, row.result, decoder(kind, asked.name))  # type: ignore[no-any-return]
-
-
-def _seconds(duration: Duration) -> float:
-    return seconds(duration, what="the time of a wait")
 
 
 async def _attempt(run: Run, asked: Asked, to: StepCall, options: StepOptions, arguments: str) -> StepRow:
@@ -340,9 +347,10 @@ async def _try(run: Run, asked: Asked, to: StepCall, options: StepOptions, argum
         row = await run.write(row)  # R4: what is not known to have happened can be undone, too
     began = time.monotonic()
     try:
-        if options.transactional:
-            return await _transact(run, to, row, began)
-        value = await _call(run, to, options, arguments)
+        with as_exceptions():
+            if options.transactional:
+                return await _transact(run, to, row, began)
+            value = await _call(run, to, options, arguments)
         return await run.write(_done(run, to.called, row, value, began))
     except (Abort, Snooze, InvalidMessage):
         raise

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.errors import InvalidAct, InvalidMessage, NotThere
+from todoku.core.errors import InvalidAct, NotThere
 from todoku.core.flow import (
     RUN,
     UNDO_TOPIC,
@@ -24,10 +24,10 @@ from todoku.core.flow import (
     is_own_row,
     steps_from,
 )
-from todoku.core.message import MAX_TOPIC_LENGTH
 from todoku.core.sealed import parse_sealed_result
 from todoku.engine.deliveries import Id, parse_id
 from todoku.engine.diagnostics.masked_json import masked
+from todoku.engine.flows.step_checks import check_signal_name
 from todoku.engine.flows.step_function import bounded
 from todoku.engine.outbox import Outbox
 from todoku.engine.publish import encode
@@ -169,8 +169,7 @@ def signal(outbox: Outbox, run: Id, name: str, payload: object, signed: Signed, 
 
 def signal_text(name: str, payload: object) -> str:
     """Returns the payload of a signal as JSON. InvalidMessage: the name or the payload cannot be one."""
-    if not 0 < len(name) <= MAX_TOPIC_LENGTH:
-        raise InvalidMessage(f"a signal cannot be called {name!r}", hint='a short name: box.signal(id, "approval")')
+    check_signal_name(name)
     return bounded(encode(payload), f"the signal {name}")
 
 

@@ -105,12 +105,21 @@ class StepFunctions:
 
 
 def unwrap(function: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Returns the function behind a job or a `functools.partial`, and the arguments that the partial has."""
+    """Returns the function behind a job or a `functools.partial`, and the arguments that the partial has.
+
+    InvalidSetting: it is none.
+    """
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     while isinstance(function, functools.partial):
         args, kwargs, function = function.args + args, {**function.keywords, **kwargs}, function.func
-    return (function.handler.function if isinstance(function, Job) else function), args, kwargs
+    found = function.handler.function if isinstance(function, Job) else function
+    if not callable(found):
+        raise InvalidSetting(
+            f"{found!r} is no function",
+            hint="give the function and then its arguments: ctx.step(charge, order_id), not ctx.step(charge(order_id))",
+        )
+    return found, args, kwargs
 
 
 def find_function(reference: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Final, Literal, Protocol, Unpack, cast, overload
 from uuid import UUID
@@ -18,6 +19,7 @@ from todoku.core.errors import (
     InvalidMessage,
     InvalidSetting,
     StepFailed,
+    UnknownJob,
 )
 from todoku.core.flow import RUN, KeyedRun
 from todoku.core.message import MAX_KEY_LENGTH, Claimed
@@ -28,6 +30,7 @@ from todoku.engine.flows.blocking_flow import BlockingFlow
 from todoku.engine.flows.flow import Flow
 from todoku.engine.flows.flow_thread import FlowThread
 from todoku.engine.flows.operations import signal_sealer, signal_text
+from todoku.engine.flows.raised import call_workflow
 from todoku.engine.flows.run import Run
 from todoku.engine.flows.runtime import ON_CHANGES, FlowRuntime, OnChange, Sleeps
 from todoku.engine.flows.step_function import StepFunctions
@@ -162,6 +165,8 @@ class Workflows:
         and this process does not have its key.
         """
         outbox = self._declarations.outbox
+        if isinstance(run, Handle):
+            self._refuse_job(run)
         to, text, seal = outbox.publishing(), signal_text(name, payload), signal_sealer(outbox, name)
         await outbox.run(tx, signal(to, _named(run), name, text, seal))
         outbox.telemetry.signalled()
@@ -170,15 +175,24 @@ class Workflows:
 
     asignal = asynchronous(signal)
 
+    def _refuse_job(self, handle: Handle[Any]) -> None:
+        """Refuses the handle of a plain job: nothing there would ever read the signal."""
+        with suppress(UnknownJob):  # declared by another program
+            if not isinstance(self._declarations.jobs[handle.job], Workflow):
+                hint = "signal what fulfil.start(…) has returned; what a job gets are its arguments"
+                raise InvalidAct(f"{handle.job} is a job and no workflow", hint=hint)
+
 
 def _named(run: UUID | str | Handle[Any] | KeyedRun) -> UUID | KeyedRun:
     if isinstance(run, str):
-        try:
+        with suppress(ValueError):
             return UUID(run)
-        except ValueError:
-            hint = "give its handle, its id, or its key: fulfil.run(idempotency_key=…)"
-            raise InvalidAct(f"{run!r} is no id of a run", hint=hint) from None
-    return run.id if isinstance(run, Handle) else run
+    elif isinstance(run, UUID | KeyedRun):
+        return run
+    elif isinstance(run, Handle):
+        return run.id
+    hint = "give its handle, its id, or its key: fulfil.run(idempotency_key=…)"
+    raise InvalidAct(f"{run!r} is no id of a run", hint=hint)
 
 
 def _checked(
@@ -272,7 +286,7 @@ async def _drive(run: Run, call: Callable[[], Awaitable[Any]]) -> Any:
         await run.load()
     except (DatabaseUnavailable, DatabaseBusy):  # nothing has begun: the attempt is not counted
         return park(1.0)
-    main = asyncio.ensure_future(call())
+    main = asyncio.ensure_future(call_workflow(call))
     try:
         await asyncio.wait((main, run.stopped), return_when=asyncio.FIRST_COMPLETED)
     finally:

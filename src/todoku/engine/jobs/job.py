@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import Any, Final, Generic, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,6 @@ from todoku.engine.outbox import Outbox, new_id, new_ids
 from todoku.engine.publish import Encoded, MessageOptions, PreparedDraft
 from todoku.engine.registry import Target
 from todoku.engine.twins import asynchronous, blocking
-from todoku.store.columns import EPOCH
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +43,19 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """Headers that todoku gives each call: those of a run."""
 
 
+_OF_STORING: Final = frozenset({"tx", "best_effort"})
+"""Options of a call that say how it is stored, and change nothing of its message."""
+
+
+class _Usual:
+    """What calls of a job without options have in common, checked once. `job.using(tx=…)` shares its job's."""
+
+    __slots__ = ("prepared",)
+
+    def __init__(self) -> None:
+        self.prepared: PreparedDraft | None = None
+
+
 class Job(Generic[P, R]):
     """A function that can be called later: `enqueue` stores a call, and a worker makes it."""
 
@@ -51,7 +63,7 @@ class Job(Generic[P, R]):
         self._outbox = outbox
         self._handler = handler
         self._options: CallOptions = options or {}
-        self._usual: PreparedDraft | None = None
+        self._usual = _Usual()
         self.__doc__ = handler.function.__doc__
 
     def __repr__(self) -> str:
@@ -104,7 +116,10 @@ class Job(Generic[P, R]):
         """
         if unknown := options.keys() - CallOptions.__optional_keys__:
             raise InvalidMessage(f"there is no option {', '.join(sorted(unknown))}", hint="see Job.using")
-        return type(self)(self._outbox, self._handler, {**self._options, **options})
+        made = type(self)(self._outbox, self._handler, {**self._options, **options})
+        if made._options.keys() <= _OF_STORING:
+            made._usual = self._usual
+        return made
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Returns one checked call, to be stored with others by `box.enqueue_many`, `box.batch` or `box.chain`."""
@@ -126,12 +141,12 @@ class Job(Generic[P, R]):
         return call.handle(message)
 
     def _draft(self, call: Call[R]) -> Draft:
-        """Returns the draft of a call. What calls without options have in common is checked once."""
-        if self._options:
+        """Returns the draft of a call. What calls without options of their message have in common is checked once."""
+        if not self._options.keys() <= _OF_STORING:
             return call.draft()
-        prepared = self._usual
+        prepared = self._usual.prepared
         if prepared is None or not self._outbox.is_current(prepared):
-            prepared = self._usual = call._prepared()
+            prepared = self._usual.prepared = call._prepared()
         return self._outbox.fill(prepared, new_id(), call.payload)
 
     def handle(self, id: UUID | str) -> Handle[R]:
@@ -197,7 +212,7 @@ class Call(Generic[R]):
 
     def handle_of(self, draft: Draft) -> Handle[R]:
         """Returns the handle of a call that will be stored with this draft's id."""
-        return self.handle(Message(id=draft.id, topic=draft.topic, key=draft.key, duplicate=False, created_at=EPOCH))
+        return handle_of(self._outbox, self._handler, draft.id)
 
     def handle_or_none(self, draft: Draft, messages: list[Message] | None) -> Handle[R]:
         """Returns the handle of a call that may not be stored (None): then `stored` is False."""

@@ -65,9 +65,12 @@ class Telemetry:
         add = self.metrics.add
         if new:
             add(counting.PUBLISHED, len(new), "ok")
-            add(counting.ENQUEUED, sum(leg.dead is None for draft in new for leg in draft.legs))
-            add(counting.LEDGER_WRITES, sum(draft.idempotency is not None for draft in new), "accepted")
-            self._count_dead(leg.dead for draft in new for leg in draft.legs if leg.dead is not None)
+            reasons = [leg.dead for draft in new for leg in draft.legs]
+            dead = [reason for reason in reasons if reason is not None]
+            add(counting.ENQUEUED, len(reasons) - len(dead))
+            add(counting.LEDGER_WRITES, len([draft for draft in new if draft.idempotency is not None]), "accepted")
+            if dead:
+                self._count_dead(dead)
         if len(new) < len(drafts):
             add(counting.PUBLISHED, len(drafts) - len(new), "duplicate")
 

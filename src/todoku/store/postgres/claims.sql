@@ -79,10 +79,18 @@ select {claimed}
 -- name: claim_list
 -- As `claim`, for a worker that drains a backlog: deliveries to these destinations that were never claimed, and do not
 -- expire, are named in one row and stay as they are, if there are enough of them, and every live worker knows lists. The
--- epoch of such a claim is 0, and the first column is the list. The others are taken one by one.
-with {slice}, due as materialized (
-    select d.*, d.epoch = 0 and d.expires_at = 'infinity' and d.destination = any (:listable::text[]) as lists
-      from slice s cross join lateral (select d.ctid, {taken_columns} {due}) d
+-- others are taken one by one. Of a listed delivery only what differs from others of its place is sent: its columns
+-- from `epoch` on are null, because they are known (epoch 0, first attempt). Rows are in no order: the caller sorts them.
+with {slice}, place as materialized (
+    select s.*, s.destination = any (:listable::text[]) as lists from slice s
+), due as materialized (
+    select d.ctid, d.id, d.epoch, d.message_seq, d.max_attempts, d.next_run_at, d.timeout, s.place,
+           s.lists and d.untouched as lists
+      from place s cross join lateral (
+        select d.ctid, d.id, d.epoch, d.message_seq, d.max_attempts, d.next_run_at, d.timeout,
+               d.epoch = 0 and d.attempts = 0 and d.snoozes = 0 and d.replay_count = 0 and d.expires_at = 'infinity'
+                   as untouched
+          {due}) d
      limit :most
 ), {listed}, {me}, list as (
     insert into todoku_claim_list (worker_id, ids, first_id, last_id, claimed_at)
@@ -96,15 +104,26 @@ with {slice}, due as materialized (
      where ctid = any (array(select ctid from due
                               where {unlisted} and not (lists and exists (select from list))))
        and exists (select from me)
-    returning {taken_columns}
+    returning d.id, d.message_seq, d.max_attempts, d.next_run_at, d.timeout, d.epoch, d.destination, d.queue, d.priority,
+              d.attempts, d.snoozes, d.replay_count, d.expires_at
 ), taken as (
-    select * from updated
+    select null::bigint as list, null::bigint as place, u.* from updated u
     union all
-    select d.id, d.epoch, d.message_seq, d.destination, d.queue, d.priority, d.lane, d.gate, d.attempts + 1,
-           d.max_attempts, d.lost, d.snoozes, d.replay_count, d.next_run_at, d.expires_at, d.timeout
+    select (select id from list), d.place, d.id, d.message_seq, d.max_attempts, d.next_run_at, d.timeout,
+           null, null, null, null, null, null, null, null
       from due d where {unlisted} and lists and exists (select from list)
 )
-select case t.epoch when 0 then (select id from list) end, {claimed}
+select t.list, t.place, t.id, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.payload_bytes,
+       m.content_type, m.headers::text, t.max_attempts, date_part('epoch', t.next_run_at),
+       date_part('epoch', m.created_at), t.timeout, m.key_hash, m.digest, e.state, e.digest,
+       t.epoch, t.destination, t.queue, t.priority, t.attempts, t.snoozes, t.replay_count,
+       case when t.expires_at < 'infinity' then date_part('epoch', t.expires_at) end
+  from taken t
+  left join lateral (select * from todoku_message m where m.seq = t.message_seq limit 1) m on true
+  left join lateral (select state, digest from todoku_ledger l
+                      where m.key_hash is not null and l.key_hash = m.key_hash
+                        and l.scope = 'effect:' || coalesce(t.destination, (:destinations::text[])[t.place])
+                      limit 1) e on true
 
 -- name: slice
 -- A fragment: the places to claim from that are neither paused nor behind an open breaker, and what lists name.

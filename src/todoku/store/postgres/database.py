@@ -76,8 +76,8 @@ class PostgresDatabase:
         self.queries = load(_PACKAGE, settings.schema)
         ours = limits | NO_JIT | PINNED
         self._trip = SingleTrip(_BEGIN, ours, self.queries, adapt)
-        self._planned_trip = SingleTrip(_BEGIN, ours | PLANNED, self.queries, adapt)
-        self._reading_trip = SingleTrip(_BEGIN, ours | PLANNED | READING, self.queries, adapt)
+        self._planned_trip = SingleTrip(_BEGIN, ours | PLANNED, self.queries, adapt, warm=0)
+        self._reading_trip = SingleTrip(_BEGIN, ours | PLANNED | READING, self.queries, adapt, warm=0)
         self._restyled = {name: restyle(query, "pyformat") for name, query in self.queries.items()}
         self._opening = threading.Lock()
         self._pool: ConnectionPool[PostgresHandlerConnection] | None = None
@@ -226,7 +226,7 @@ class PostgresDatabase:
 
     def _transaction(self, operation: str, work: Callable[[Tx], T], begin: str) -> T:
         with translate_errors(), self._begin_on_connection(begin) as connection:
-            tx = PostgresTx(connection, self._restyled)
+            tx = PostgresTx(connection, self._restyled, prepare=True if operation in _PLANNED_ONCE else None)
             try:
                 result = work(tx)
                 reach(f"{operation}.before_commit")

@@ -100,6 +100,63 @@ select date_part('epoch', todoku_now()),
           from (select from todoku_worker
                  where (select cast(:notify as boolean)) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
 
+-- name: publish_deduplicated
+-- As `publish`, for messages that have keys for a time, and stores those whose keys are free: one statement, so a key
+-- without its message cannot exist, nor a message without its key (I1). As in publish_reserve_for a second publisher waits
+-- for the first one's commit, and keys are sorted, so that two cannot deadlock. It returns which messages were not stored,
+-- and not who has their keys: its snapshot is too old for that (H14). Headers are sent for each message.
+with draft as materialized (
+    select nextval('todoku_message_seq_seq') as seq, s.*
+      from rows from (unnest(cast(cast(:ids as text) as uuid[])), unnest(cast(cast(:kinds as text) as int[])),
+                      json_array_elements(cast(cast(:payloads as text) as json)),
+                      json_array_elements(cast(cast(:headers as text) as json)),
+                      json_array_elements_text(cast(cast(:key_hashes as text) as json)),
+                      json_array_elements_text(cast(cast(:digests as text) as json)))
+           as s(id, kind, payload, headers, key_hash, digest)
+), entry as (
+    insert into todoku_ledger (scope, key_hash, digest, state, message_id, created_at, updated_at, expires_at)
+    select s.scope, draft.key_hash, draft.digest, 'accepted', draft.id, todoku_now(), todoku_now(),
+           todoku_now() + s.lasts * interval '1 second'
+      from draft
+      join json_to_recordset(cast(cast(:reserved as text) as json)) as s(kind int, scope text, lasts float8)
+           using (kind)
+     order by s.scope, draft.key_hash
+        on conflict (scope, key_hash) do update
+           set digest = excluded.digest, message_id = excluded.message_id, created_at = excluded.created_at,
+               updated_at = excluded.updated_at, expires_at = excluded.expires_at, state = excluded.state,
+               http_status = null, response = null
+         where todoku_ledger.expires_at <= excluded.created_at
+    returning message_id
+), fresh as materialized (
+    select draft.* from draft join entry on entry.message_id = draft.id
+), message as (
+    insert into todoku_message (seq, id, topic, type, key, payload, content_type, headers, created_at)
+    select fresh.seq, fresh.id, s.topic, s.type, s.key, fresh.payload, s.content_type, fresh.headers, todoku_now()
+      from fresh
+      join json_to_recordset(cast(cast(:common as text) as json))
+           as s(kind int, topic text, type text, key text, content_type text)
+           using (kind)
+), delivery as (
+    insert into todoku_delivery (message_seq, destination, queue, priority, status, max_attempts, timeout,
+                                 next_run_at, expires_at, updated_at, reason)
+    select fresh.seq, s.destination, s.queue, s.priority,
+           case when s.dead is null then 'pending' else 'aborted' end, s.max_attempts, s.timeout,
+           coalesce(to_timestamp(s.at), todoku_now()) + make_interval(secs => s.delay),
+           coalesce(todoku_now() + make_interval(secs => s.expires), 'infinity'), todoku_now(), s.dead
+      from fresh
+      join json_to_recordset(cast(cast(:legs as text) as json))
+           as s(kind int, destination text, queue text, priority int, max_attempts int, timeout float8, delay float8,
+                at float8, expires float8, dead text)
+           using (kind)
+     order by fresh.seq
+)
+-- NOTIFY as in `publish`. Of what was not stored there are a few, if any: their ids are texts.
+select date_part('epoch', todoku_now()),
+       array(select cast(draft.id as text) from draft where not exists (select from fresh where fresh.id = draft.id)),
+       (select count(pg_notify('todoku', ''))
+          from (select from todoku_worker
+                 where (select cast(:notify as boolean)) and state = 'idle' and expires_at > todoku_now() limit 1) idle)
+
 -- name: publish_labels
 -- Only appends, in the transaction that stored the messages, so no other transaction has rows of theirs. What is too long
 -- for an index stays with the message alone.

@@ -26,7 +26,9 @@ from todoku.store.failpoint import reach
 from todoku.store.sql import Row, Statement, parameters, restyle
 
 WARM: Final = 5
-"""Runs of a statement that a connection makes in three trips before it prepares it, as psycopg does itself."""
+"""Runs of a statement that a connection makes in three trips before it prepares it, as psycopg does itself. A process
+may publish once and end. What a worker runs it runs again, so it prepares at once (`warm=0`): to plan a claim takes as
+long as to claim a hundred deliveries."""
 
 _Names = tuple[bytes, bytes, bytes, bytes]
 """The names under which begin, settings, statement and commit are prepared."""
@@ -48,8 +50,11 @@ class SingleTrip:
     They run on connections that keep what was prepared on them: not behind a pooler of transactions.
     """
 
-    def __init__(self, begin: str, settings: Mapping[str, str], queries: Mapping[str, str], adapt: Adapt) -> None:
+    def __init__(
+        self, begin: str, settings: Mapping[str, str], queries: Mapping[str, str], adapt: Adapt, *, warm: int = WARM
+    ) -> None:
         self._begin = begin
+        self._warm = warm
         calls = [f"set_config('{name}', '{value}', true)" for name, value in settings.items()]
         self._settings = f"select {', '.join(calls)}"
         self.queries = queries
@@ -67,7 +72,7 @@ class SingleTrip:
         if (self._settings, text) in memory.prepared:
             return
         memory.runs[text] += 1
-        if memory.runs[text] <= WARM or not self._prepare(connection, text):
+        if memory.runs[text] <= self._warm or not self._prepare(connection, text):
             raise Unprepared
 
     def run(self, connection: psycopg.Connection[Any], text: str, values: Mapping[str, object]) -> list[Row]:
