@@ -33,7 +33,8 @@ class Simulated:
         self.pace = Pace(slots, MOST)
         self.queue = deque(seconds)
         self.ready: deque[tuple[float, float]] = deque()
-        self.ends: list[float] = []
+        self.ends: list[tuple[float, float]] = []
+        """(when it ends, when it began) of each that runs."""
         self.now = self.watched = 1000.0
         self.started: list[tuple[float, float, float]] = []
         """(when, how long it had waited here, how long it takes), as they started."""
@@ -42,9 +43,10 @@ class Simulated:
 
     def step(self) -> None:
         """Go to the next event: an attempt ends, or the watch looks."""
-        self.now = min([self.watched + WATCH, *self.ends[:1]])
-        while self.ends and self.ends[0] <= self.now:
-            self.pace.done(group_ends([("job", 0.0, heapq.heappop(self.ends))], self.now)["job"])
+        self.now = min([self.watched + WATCH, *(end for end, _ in self.ends[:1])])
+        while self.ends and self.ends[0][0] <= self.now:
+            end, began = heapq.heappop(self.ends)
+            self.pace.done(group_ends([("job", began, end)], self.now)["job"])
         if self.now >= self.watched + WATCH:
             self.watched = self.now
             given_back = [one for one in self.ready if one[0] < self.now - PATIENCE]
@@ -70,7 +72,7 @@ class Simulated:
         while self.ready and len(self.ends) < self.slots:
             claimed, seconds = self.ready.popleft()
             self.started.append((self.now, self.now - claimed, seconds))
-            heapq.heappush(self.ends, self.now + seconds)
+            heapq.heappush(self.ends, (self.now + seconds, self.now))
         self.most_ahead = max(self.most_ahead, len(self.ready))
 
 
@@ -133,6 +135,27 @@ def test_fast_work_is_claimed_ahead_in_batches_after_a_few_rounds(slots: int) ->
         pace.done(group_ends([("job", float(slot), now) for slot in range(held)], now)["job"])
         held = pace.wanted(occupied=0, waiting=0, now=now)
     assert held == MOST
+
+
+def test_a_pool_that_begins_to_work_claims_a_full_batch_once_each_slot_has_ended_two() -> None:
+    """Half a second of attempts of 10 ms is far more than a batch, and that is known before half a second is over."""
+    pace, now, sizes = Pace(100, MOST), 1000.0, []
+    for _ in range(4):
+        wanted = pace.wanted(occupied=0, waiting=0, now=now)
+        sizes.append(wanted)
+        now += 0.02
+        pace.done(group_ends([("job", now - 0.01, now)] * min(wanted, 100), now)["job"])
+    assert sizes == [100, 100, MOST, MOST]
+
+
+@given(slots=st.integers(2, 20))
+def test_slots_that_share_one_processor_are_not_expected_to_end_more_than_they_did(slots: int) -> None:
+    """Attempts of 5 ms that one event loop runs one after the other: a hundred in half a second, however many slots."""
+    pace, now = Pace(slots, MOST), 1000.0
+    for _ in range(200):
+        now += 0.005
+        pace.done(group_ends([("job", now - 0.005, now)], now)["job"])
+    assert 100 - slots - 4 <= pace.ahead(now) <= 100 - slots + 4
 
 
 def test_a_sender_takes_a_batch_for_each_slot_and_slow_ones_are_not_claimed_ahead() -> None:

@@ -145,7 +145,9 @@ class ClaimCursor:
         `busy`: the worker has found other work in this round, which a fruitless scan would delay.
         """
         now = self._monotonic()
-        if now < self._next_scan:
+        # What was noticed is usually at a known place: a scan that has just become due would delay its start by a trip.
+        late = _SOONEST if self._noticed and not busy else 0.0
+        if now < self._next_scan + late:
             is_cheap = not busy and now >= self._next_idle_scan
             # An idle worker that nobody has told of work only asks what waits: one read, and no claim if it is nothing.
             if self._noticed or self._finds_work or not is_cheap:
