@@ -77,7 +77,6 @@ class Claimer:
         self._on_ambiguous, self._on_idle, self._listable = on_ambiguous, on_idle, listable
         self._event = threading.Event()
         self._stopping = self._unsure = self._noticed = self._has_room = False
-        """`_has_room`: a pool has room, and none holds enough that it claimed ahead. Else notices are not wanted."""
         self._wait = _SHORTEST_WAIT
         self._working_since: float | None = None
         self._resting_since: float | None = None
@@ -154,7 +153,8 @@ class Claimer:
         return max(_SHORTEST_WAIT, min([longest, *coming]))
 
     def _round(self) -> int:
-        found, has_room, is_ahead = 0, False, False
+        found = 0
+        self._has_room = False  # while every pool is full, notices are not wanted
         self._shared_waiting.invalidate()
         if self._noticed:
             self._noticed = False  # before the scan: a notice that comes later counts for the next round
@@ -163,17 +163,14 @@ class Claimer:
         for pool in self._pools:
             if self._stopping or not self._limiting.allowed(1) or (found and self._says_idle()):
                 break  # few messages: the event loop starts this one, and the next round comes within a millisecond
-            now = time.monotonic()
-            wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=now)
+            wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
-                has_room = True
-                found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0 or is_ahead)
-            else:
-                is_ahead = is_ahead or pool.pace.ahead(now) > 0  # it holds short attempts, and claims again soon
-                found += self._claim_limited(pool) if self._limiting.most is None else 0
+                self._has_room = True
+                found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
+            elif self._limiting.most is None:
+                found += self._claim_limited(pool)
             if self._cursor(pool).has_suspects and time.monotonic() >= self._next_suspect:
                 found += self._run_suspects(pool)
-        self._has_room = has_room and not is_ahead
         return found
 
     def _cursor(self, pool: Pool) -> ClaimCursor:
