@@ -269,6 +269,15 @@ def outcome_of(value: Any, target: Target, claim: Claimed) -> Outcome | Settleme
         return DONE
 
 
+def as_exception(raised: BaseException) -> Exception:
+    """Returns what a handler raised as an Exception. SystemExit, say, would end its thread or the whole worker."""
+    if isinstance(raised, Exception):
+        return raised
+    error = RuntimeError(f"it raised {raised!r}, which is no Exception").with_traceback(raised.__traceback__)
+    error.__cause__ = raised
+    return error
+
+
 def interrupted_outcome(why: str, name: str = "", seconds: float = 0.0) -> Outcome:
     """Returns the outcome of an attempt that the worker stopped. `name`: of its destination; `seconds`: its limit."""
     match why:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from todoku.engine.execute import as_exception
 from todoku.engine.flows.run import RunStopped
 
 
@@ -14,17 +15,17 @@ from todoku.engine.flows.run import RunStopped
 def as_exceptions() -> Iterator[None]:
     """Raises RuntimeError for what is no Exception, such as SystemExit: it would end more than the attempt.
 
-    That the run is stopped, or this task is cancelled, stays what it is.
+    That the run is stopped, this task is cancelled, or somebody has pressed Ctrl-C, stays what it is.
     """
     try:
         yield
-    except (Exception, RunStopped, GeneratorExit):
+    except (Exception, RunStopped, GeneratorExit, KeyboardInterrupt):
         raise
     except BaseException as error:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
             raise
-        raise RuntimeError(f"it raised {error!r}, which is no Exception") from error
+        raise as_exception(error) from error
 
 
 async def call_workflow(call: Callable[[], Awaitable[Any]]) -> Any:

@@ -18,7 +18,7 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome, Traceback
 from todoku.engine.context import Context
 from todoku.engine.encryption.opener import is_sealed
-from todoku.engine.execute import Executor, Unstarted, handler_package, interrupted_outcome, outcome_of
+from todoku.engine.execute import Executor, Unstarted, as_exception, handler_package, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
 from todoku.engine.worker.handler_stacks import RunningHandler, coroutine_stack, describe_handler, thread_stack
@@ -222,14 +222,26 @@ class SlotPool:
             value = await target.call(slot.context)  # type: ignore[misc]
             if value is not None:
                 outcome = outcome_of(value, target, claim)
-        except asyncio.CancelledError as stopped:
-            if slot.stopped is None:
-                raise  # not the watchdog's doing: the pool itself is being stopped
-            outcome = interrupted_outcome(slot.stopped, claim.destination, slot.timeout)
-            stack = slot.stack or executor.format_stack(claim, stopped.__traceback__, slot.stopped)
-        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
-            error, outcome = raised, classify(raised, target.retrying)
+        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
+            outcome, error, stack = self._failure(slot, claim, target, raised)
         return self._finish(slot, claim, outcome, now, error, span, stack=stack)
+
+    def _failure(
+        self, slot: Slot, claim: Claimed, target: Target, raised: BaseException
+    ) -> tuple[Outcome, Exception | None, Traceback | None]:
+        """Returns the outcome of an attempt that raised, its exception, and where it stood if it was stopped.
+
+        Raises again what is not the attempt's: the pool itself is being stopped, or somebody has pressed Ctrl-C.
+        """
+        if isinstance(raised, KeyboardInterrupt | GeneratorExit):
+            raise raised
+        if isinstance(raised, asyncio.CancelledError) and slot.stopped is not None:
+            stack = slot.stack or self._executor.format_stack(claim, raised.__traceback__, slot.stopped)
+            return interrupted_outcome(slot.stopped, target.name, slot.timeout), None, stack
+        if isinstance(raised, asyncio.CancelledError) and (slot.task is None or slot.task.cancelling()):
+            raise raised
+        error = as_exception(raised)
+        return classify(error, target.retrying), error, None
 
     def _open_and_run(self, slot: Slot, claim: Claimed) -> Coroutine[Any, Any, bool]:
         """Returns the coroutine that runs a claim, decrypting it first if it is sealed."""
@@ -285,10 +297,9 @@ class SlotPool:
         self._occupy(slot, batch[0], target, now)
         try:
             outcomes = await send(sender, messages)
-        except asyncio.CancelledError:
-            if slot.stopped is None:
-                raise
-            outcomes = [(interrupted_outcome(slot.stopped, target.name, slot.timeout), None)] * len(batch)
+        except BaseException as raised:  # noqa: BLE001 - the batch was stopped, or raised what is no Exception
+            outcome, error, _ = self._failure(slot, batch[0], target, raised)
+            outcomes = [(outcome, error)] * len(batch)
         self._free(slot)
         for claim, span, (outcome, error) in zip(batch, spans, outcomes, strict=True):
             executor.finish(claim, outcome, now, error, span)

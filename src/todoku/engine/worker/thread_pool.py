@@ -19,7 +19,7 @@ from todoku.core.message import Claimed
 from todoku.core.outcome import DONE, Done, Outcome, Retry, Traceback
 from todoku.engine.context import Context
 from todoku.engine.encryption.opener import is_sealed
-from todoku.engine.execute import Executor, Unstarted, handler_package, interrupted_outcome, outcome_of
+from todoku.engine.execute import Executor, Unstarted, as_exception, handler_package, interrupted_outcome, outcome_of
 from todoku.engine.observability.log import Log
 from todoku.engine.registry import Target
 from todoku.engine.worker.handler_stacks import RunningHandler, describe_handler, thread_stack
@@ -82,7 +82,8 @@ def call_handler(context: Context, target: Target) -> RunResult:
     try:
         value: Any = target.call(context)  # type: ignore[misc]
         return (DONE if value is None else _outcome(value, context, target)), None, None
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
+    except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
+        error = as_exception(raised)
         return classify(error, target.retrying), error, None
 
 
@@ -107,9 +108,9 @@ def call_in_transaction(executor: Executor, context: Context, target: Target, se
         try:
             value: Any = target.call(context)  # type: ignore[misc]
             context.flush()
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
-            errors.append(error)
-            return classify(error, target.retrying)
+        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is an outcome
+            errors.append(as_exception(raised))
+            return classify(errors[0], target.retrying)
         return executor.opener.seal_outcome(context.claim, _outcome(value, context, target), None)
 
     limit = min(seconds, executor.lease.seconds / 4)
