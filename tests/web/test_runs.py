@@ -8,7 +8,7 @@ from tests.support.world import World, aborted
 from tests.web.browser import needs_browser
 from tests.web.test_inspection import act
 from todoku.core.decision import Settlement, park
-from todoku.core.flow import RUN, StepRow
+from todoku.core.flow import CHANGED, RUN, StepRow
 
 pytestmark = needs_browser
 
@@ -61,3 +61,22 @@ def test_a_dead_run_is_undone(browser_page: Page, world: World) -> None:
     expect(browser_page.locator("#steps")).to_contain_text("Its steps are being undone.")
     expect(browser_page.locator("summary", has_text="Undo its steps")).to_have_count(0)
     assert audited(world) == [("undo", "too late")]
+
+
+def test_a_run_that_died_before_its_first_step_is_not_offered_steps(browser_page: Page, world: World) -> None:
+    (message,) = world.publish(topic="fulfil", to=["fulfil"], headers={RUN: "auto"})
+    (claim,) = world.claim(world.worker(lease=600), destinations=["fulfil"])
+    world.settle([claim], aborted("INVALID_STEP"))
+    browser_page.goto(f"/messages/{message.id}")
+    expect(browser_page.locator("#steps")).to_be_visible()
+    expect(browser_page.locator("summary", has_text="Run again from a step")).to_have_count(0)
+
+
+def test_R1_changed_steps_are_accepted(browser_page: Page, world: World) -> None:
+    """What `todoku flow rewind --accept` does: the step runs with the new argument, and the others stay."""
+    left_over = StepRow(CHANGED, 2, "changed", "value", "done", result='["charge:1"]')
+    browser_page.goto(run(world, left_over, aborted("STEP_CHANGED")))
+    expect(browser_page.locator("select[name=to] option").first).to_have_text("only those that have changed")
+    act(browser_page, "Run again from a step", "the price is right now")
+    expect(browser_page.locator(".flash")).to_contain_text("Steps that run again: ")
+    assert [action for action, _ in audited(world)] == ["rewind to accept what has changed", "replay"]
