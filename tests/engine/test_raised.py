@@ -1,4 +1,4 @@
-"""Handlers that raise what is no Exception, as `sys.exit` does: one failed attempt, and the worker goes on (I1, I13)."""
+"""Handlers that raise what is no Exception, as `sys.exit` does: a failed attempt, and the worker goes on (I1, I13)."""
 
 from __future__ import annotations
 
