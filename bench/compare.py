@@ -83,6 +83,14 @@ class Bench:
         for server in self.servers.values():
             server.stop()
 
+    def run(self, peers: Sequence[Peer], seconds: float) -> Run:
+        """What was found so far."""
+        return Run(
+            machine=machine(), servers=tuple(server.about for server in self.servers.values()), peers=tuple(peers),
+            versions={name: installed.versions for name, installed in self.installed.items()}, sizes=self.sizes,
+            rounds=self.rounds, found=self.found, missing=self.missing, seconds=seconds, more=tuple(self.more),
+        )  # fmt: skip
+
     def row(self, row: Row, peers: Sequence[Peer]) -> None:
         """All rounds of one row."""
         began = time.monotonic()
@@ -202,7 +210,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> Run:
-    """Install, start, measure, write."""
+    """Install, start, measure, write. A run that is cut off leaves the rows that it has."""
     options = options_of(arguments)
     began = time.monotonic()
     bench = Bench(QUICK if options.quick else Sizes(), options.rounds, options.postgres, options.options)
@@ -212,16 +220,12 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> Run:
         for row in options.chosen:
             if row is not Row.HTTP:
                 bench.row(row, peers)
+                write(bench.run(peers, time.monotonic() - began), options.to)
         if Row.HTTP in options.chosen and (options.only is None or options.rows is not None):
             bench.over_http(quick=options.quick)
     finally:
         bench.stop()
-    run = Run(
-        machine=machine(), servers=tuple(server.about for server in bench.servers.values()), peers=tuple(peers),
-        versions={name: installed.versions for name, installed in bench.installed.items()}, sizes=bench.sizes,
-        rounds=options.rounds, found=bench.found, missing=bench.missing, seconds=time.monotonic() - began,
-        more=tuple(bench.more),
-    )  # fmt: skip
+    run = bench.run(peers, time.monotonic() - began)
     print(f"  wrote {write(run, options.to)} after {run.seconds / 60:.1f} minutes", flush=True)
     return run
 
