@@ -60,7 +60,7 @@ def test_MEND_1_transactions_of_ours_are_read_committed(url: str, open_shop: Ope
         seen.append(ctx.tx.execute("show transaction_isolation").fetchone()[0])
 
     def level(tx: Any) -> str:
-        return tx._connection.execute("show transaction_isolation").fetchone()[0]  # type: ignore[no-any-return]
+        return tx.connection.execute("show transaction_isolation").fetchone()[0]  # type: ignore[no-any-return]
 
     seen += [shop.box.store.database.write("claim", level), shop.box.store.database.read(level)]
     shop.box.publish("look.here", {}, tx=None)

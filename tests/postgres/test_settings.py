@@ -70,7 +70,7 @@ def test_MEND_1_limits_of_the_role_do_not_reach_transactions_of_ours(make_databa
     database = open_shop(make_database(**LIMITS)).box.store.database
 
     def limits(tx: Any) -> set[str]:
-        return {tx._connection.execute(f"show {name}").fetchone()[0] for name in LIMITS}
+        return {tx.connection.execute(f"show {name}").fetchone()[0] for name in LIMITS}
 
     assert database.snapshot(limits) == {"0"}
     for found in (database.write("claim", limits), database.read(limits)):

@@ -140,11 +140,16 @@ warm_up(Undo, ChildEnd, ChildBatch)
 def digest_arguments(text: str, secret: bytes = b"") -> str:
     """Returns the digest of encoded arguments; of an encrypted run a keyed one, which cannot be guessed (R13).
 
-    The order of the names in a dict is no part of its value: the same dict, filled in another order, is the same step.
+    The names of the arguments are in the order of the function; those of dicts in them may be in any.
     """
-    if text.count(":") > 1:  # otherwise nothing in it has two names
-        text = canonical(json.loads(text))
+    if text.count("{") > 1 and isinstance(value := json.loads(text), dict):
+        text = json.dumps({name: canonical(item) for name, item in value.items()})
     return hashlib.blake2b(text.encode(), digest_size=12, key=secret[:64]).hexdigest()
+
+
+def sort_names(text: str) -> str:
+    """Returns an encoded dict with its names sorted: filled in another order, it is the same value. Else the text."""
+    return canonical(json.loads(text)) if text.startswith("{") and text.count(":") > 1 else text
 
 
 def step_key(name: str, digest: str, occurrence: int) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from todoku.core.backoff import DEFAULT, Backoff, delay
 from todoku.core.errors import InvalidMessage, StepFailed
-from todoku.core.flow import TIMED_OUT, StepRow
+from todoku.core.flow import TIMED_OUT, StepRow, sort_names
 from todoku.core.message import Claimed, Draft
 from todoku.core.outcome import DONE, Abort, Duration, Snooze
 from todoku.engine.context import Context
@@ -252,7 +252,7 @@ class Flow(Context):
         declarations = self._run.runtime.declarations
         draft = declarations.draft(event, payload, options)
         text = bounded(declarations.plain_text(event, payload), f"the payload of {draft.topic}")
-        asked = self._run.ask(f"publish {draft.topic}", text)
+        asked = self._run.ask(f"publish {draft.topic}", sort_names(text))
         if asked.row is None:
             await self._run.refuse_changed(asked, text)
         row = await self._publish(asked, draft, text)
