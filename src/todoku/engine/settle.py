@@ -124,7 +124,8 @@ class Settler:
         left = self._settled_at + _DELAY - time.monotonic()
         if left <= 0 or self._stopping or len(self._finished) >= self._batch:
             return
-        if all(self._may_settle_late(finished.claim) for finished in self._finished.copy()):
+        # By their places: only this thread removes outcomes, but others add some meanwhile.
+        if all(self._may_settle_late(self._finished[place].claim) for place in range(len(self._finished))):
             self._work.clear()
             self._work.wait(left)
 
