@@ -235,6 +235,7 @@ def test_a_frozen_process_is_replaced(shop: Shop) -> None:
     os.kill(frozen, signal.SIGSTOP)
     until(lambda: served.daemon.events("SERVING_SILENT"), "it to be missed")
     until(lambda: not alive(frozen), "it to be killed")
+    until(lambda: served.other != frozen, "the other to be named in its place")
     assert served.publish(served.other).status == 200
     assert served.daemon.stop() == 0
 

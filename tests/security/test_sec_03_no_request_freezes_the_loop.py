@@ -87,9 +87,11 @@ def test_SEC_3_the_worst_batch_lets_others_be_served(server: Server, monkeypatch
     not only when the batch waits for the database."""
     item = PublishEndpoints._item
 
-    def noted(publishing: PublishEndpoints, request: Request, number: int, given: BatchItem) -> CheckedRequest:
+    def noted(
+        publishing: PublishEndpoints, request: Request, number: int, given: BatchItem, *, is_trigger: bool
+    ) -> CheckedRequest:
         served.append(meanwhile.answers)
-        return item(publishing, request, number, given)
+        return item(publishing, request, number, given, is_trigger=is_trigger)
 
     served: list[int] = []
     monkeypatch.setattr(PublishEndpoints, "_item", noted)
