@@ -181,7 +181,7 @@ class App:
     @blocking("box")
     async def publish_many(self, events: Iterable[tuple[str, object] | Event], *, tx: Any) -> list[Message]:
         """Publishes many events, or (topic, payload), in your transaction: all of them, or none."""
-        return await self.outbox.insert_many(self.declarations.drafts(events), tx)
+        return (await self.outbox.insert_many(self.declarations.drafts(events), tx)).all_messages()
 
     apublish_many = asynchronous(publish_many)
 

@@ -342,7 +342,7 @@ class Costly:
         self._cost = cost
         self._lock = lock
         self.seconds = 0.0
-        self.looks = 0
+        self.looks = self.takes = 0
         self.claims = self
 
     def waiting(self, destinations: Sequence[str] | None) -> Waiting:
@@ -354,6 +354,7 @@ class Costly:
     def take(
         self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted, listing: Listing | None
     ) -> list[Claimed]:
+        self.takes += 1
         return self._store.claims.take(worker, slices, limit=limit, counted=counted, listing=listing)
 
 
@@ -413,6 +414,21 @@ def test_MEND_2_full_scans_of_a_busy_worker_take_at_most_a_twentieth_of_its_time
     assert store.looks == looks, "a notice does not cost a busy worker more than its 5 %"
 
 
+def test_a_pool_beside_one_that_holds_enough_scans_for_a_twentieth_of_the_time(world: World) -> None:
+    """Rounds come after every settle of the other pool, each a millisecond after the last; a notice counts at once."""
+    clock = Clock()
+    claims, store = claiming(world, clock, cost=0.002)
+    began = clock.now
+    for _ in range(1000):
+        assert claims.claim(5, working=True) == []
+        clock.now += 0.001
+    assert 0.04 <= store.looks * 0.002 / (clock.now - began) <= 0.051
+    assert claims.claim(5, working=True) == []
+    publish(world, "new")
+    claims.request_scan()
+    assert numbers(claims.claim(5, working=True)) == ['"new"']
+
+
 def test_MEND_2_an_idle_worker_scans_once_a_second_whatever_the_last_scan_took(world: World) -> None:
     """MEND-2: a scan took three seconds, and a job of a new type waited 57 s beside an idle worker."""
     clock = Clock()
@@ -436,6 +452,31 @@ def test_MEND_2_a_notice_makes_an_idle_worker_look_everywhere(world: World) -> N
     claims.request_scan()
     assert numbers(claims.claim(5)) == ['"new"']
     assert (claims.claim(5), store.looks) == ([], 2)
+
+
+def test_after_a_lone_message_the_scan_that_is_owed_claims_nothing_in_vain(world: World) -> None:
+    """Claim: it asks what waits, and finds what is elsewhere. What is noticed next is claimed first, where it was."""
+    clock = Clock()
+    claims, store = claiming(world, clock, to=("warehouse", "other"), cost=0.001)
+    publish(world, "first")
+    assert numbers(claims.claim(5)) == ['"first"']
+    looks = takes = 0
+    for name in ("second", "third"):
+        publish(world, name)
+        claims.request_scan()
+        looks, takes = store.looks, store.takes
+        assert numbers(claims.claim(5)) == [f'"{name}"']
+        assert (store.looks, store.takes) == (looks, takes + 1)
+        claims.look_next()
+    assert claims.claim(5) == []
+    assert (store.looks, store.takes) == (looks + 1, takes + 1)
+
+    publish(world, "fourth")
+    claims.request_scan()
+    claims.claim(5)
+    publish(world, "elsewhere", to=("other",))
+    claims.look_next()
+    assert numbers(claims.claim(5)) == ['"elsewhere"'], "what waits at a new place is not forgotten"
 
 
 def test_MEND_2_waiting_for_a_lock_does_not_count_as_the_cost_of_a_scan(world: World) -> None:

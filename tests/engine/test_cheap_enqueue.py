@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 import todoku
 from todoku.core.errors import InvalidMessage
 from todoku.core.identity import uuid7, uuids7
-from todoku.engine.publish import encode
+from todoku.core.message import Alike
+from todoku.core.topic_pattern import Route
+from todoku.engine.outbox import new_ids
+from todoku.engine.publish import Encoded, MessageOptions, check_sizes, encode, fill, prepare
+from todoku.store.publish_parameters import alike_parameters, batch_parameters
 
 NAME = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10)
 SCALAR = st.none() | st.booleans() | st.integers(-(2**80), 2**80) | NAME
@@ -63,6 +67,10 @@ def none() -> None:
     """No parameter."""
 
 
+def scalars(first: int, second: str) -> None:
+    """Nothing but scalars."""
+
+
 VALUES = {"first": 1, "second": "two", "third": "three", "fourth": "four"}
 
 
@@ -92,3 +100,53 @@ def test_R16_arguments_are_bound_as_python_binds_them(function: Any, args: list[
 @given(st.integers(0, 2**48 - 1), st.lists(st.binary(min_size=10, max_size=10), max_size=20))
 def test_R16_ids_of_a_batch_are_those_of_single_messages_in_order(at: int, randomness: list[bytes]) -> None:
     assert uuids7(at, b"".join(randomness)) == sorted(uuid7(at, each) for each in randomness)
+
+
+ROUTES = [
+    Route(pattern="**", destination="first", queue="q", max_attempts=6),
+    Route(pattern="**", destination="second", queue="q", max_attempts=1, timeout=2.5),
+]
+OPTIONS = st.builds(
+    MessageOptions,
+    key=st.none() | st.just("key"),
+    headers=st.none() | st.just({"a": "b"}),
+    delay=st.none() | st.just(1.5),
+    expires=st.none() | st.just(60),
+    priority=st.integers(0, 15),
+)
+
+
+@given(OPTIONS, st.lists(FLAT, min_size=1, max_size=5), st.sampled_from([ROUTES, ROUTES[:1], []]))
+def test_I1_messages_that_are_alike_are_sent_as_any_others(
+    options: MessageOptions, payloads: list[dict[str, Any]], routes: list[Route]
+) -> None:
+    """The same statement has the same parameters, whether each message was looked at or not."""
+    prepared = prepare("order.created", options, routes, max_payload_bytes=10_000, no_route="dead_letter")
+    ids, texts = new_ids(len(payloads)), [encode(payload) for payload in payloads]
+    drafts = [fill(prepared, id, Encoded(text)) for id, text in zip(ids, texts, strict=True)]
+    assert alike_parameters(Alike(prepared.draft, ids, texts)) == batch_parameters(drafts)
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=5), st.integers(1, 40))
+def test_R16_the_sizes_of_messages_that_are_alike_are_those_of_each(texts: list[str], most: int) -> None:
+    prepared = prepare("order.created", MessageOptions(), ROUTES, max_payload_bytes=most)
+    if any(len(text.encode()) > most for text in texts):
+        with pytest.raises(InvalidMessage, match=f"{most} are allowed"):
+            check_sizes(prepared, texts)
+    else:
+        check_sizes(prepared, texts)
+
+
+@given(st.integers(-(2**70), 2**70) | st.booleans() | st.just("1"), st.text(max_size=5) | st.just("\0") | st.none())
+def test_R16_scalars_by_place_are_encoded_as_by_name(first: Any, second: Any) -> None:
+    """The short way refuses what the long one refuses, and by the same error."""
+    box = todoku.App("sqlite:///unused.db")
+    signature: Any = box.job(scalars).handler.signature
+
+    def outcome(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        try:
+            return signature.encoded(args, kwargs)
+        except InvalidMessage as error:
+            return str(error)
+
+    assert outcome((first, second), {}) == outcome((), {"first": first, "second": second})

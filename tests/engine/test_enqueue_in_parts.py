@@ -18,7 +18,6 @@ import todoku
 from tests.conformance.test_pgbouncer import pooled
 from tests.support.world import World
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, IdempotencyConflict, InvalidMessage, StoreError
-from todoku.core.message import Draft
 from todoku.core.sealed import format_master_key
 from todoku.engine.jobs.job import Call, CallDrafts
 
@@ -154,15 +153,19 @@ def test_I1_a_part_that_the_server_refuses_leaves_nothing(postgres: World, refus
 def test_I1_a_caller_that_is_interrupted_leaves_nothing(
     world: World, box: todoku.App, job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = CallDrafts.build
+    def interrupted(way: str) -> Any:
+        build = getattr(CallDrafts, way)
 
-    def interrupted(self: CallDrafts, start: int, stop: int) -> list[Draft]:
-        if stop > 2 * PART:
-            raise KeyboardInterrupt
-        return build(self, start, stop)
+        def building(self: CallDrafts, start: int, stop: int) -> Any:
+            if stop > 2 * PART:
+                raise KeyboardInterrupt
+            return build(self, start, stop)
+
+        return building
 
     with monkeypatch.context() as patch:
-        patch.setattr(CallDrafts, "build", interrupted)
+        for way in ("alike", "build"):
+            patch.setattr(CallDrafts, way, interrupted(way))
         with pytest.raises(KeyboardInterrupt):
             box.enqueue_many(calls(job), tx=None)
     assert goes_on(world, box, job)

@@ -148,6 +148,17 @@ def test_a_pool_that_begins_to_work_claims_a_full_batch_once_each_slot_has_ended
     assert sizes == [100, 100, MOST, MOST]
 
 
+def test_a_pool_that_may_hold_two_claims_asks_for_full_ones_while_one_of_them_waits() -> None:
+    """Slots that end 100 in 10 ms start what waits while the next claim is on its way."""
+    pace, now = Pace(100, MOST, claims_ahead=2), 1000.0
+    for _ in range(30):
+        now += 0.01
+        pace.done(group_ends([("job", now - 0.01, now)] * 100, now)["job"])
+    assert pace.wanted(occupied=100, waiting=MOST, now=now) == 0
+    assert pace.wanted(occupied=100, waiting=MOST - 1, now=now) == MOST
+    assert pace.wanted(occupied=0, waiting=0, now=now) == MOST
+
+
 @given(slots=st.integers(2, 20))
 def test_slots_that_share_one_processor_are_not_expected_to_end_more_than_they_did(slots: int) -> None:
     """Attempts of 5 ms that one event loop runs one after the other: a hundred in half a second, however many slots."""

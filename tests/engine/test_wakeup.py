@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from todoku.engine.worker.worker import Worker
 from todoku.store.audit import Signed
 from todoku.store.claims import ClaimStore, Waiting
 from todoku.store.failpoint import armed, lose
+from todoku.store.sqlite import file_watch
 
 A_MINUTE = 60.0
 """The poll interval of these tests: what does not wake a worker is found by no poll."""
@@ -200,6 +202,34 @@ def test_MEND_3_the_watch_of_a_file_begins_with_a_notice(world: World) -> None:
         listener.close()
 
 
+@watching
+def test_the_file_is_watched_less_often_for_a_busy_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own commits change the file all the time, and it looks for more work by itself."""
+    monkeypatch.setattr(file_watch, "_BUSY", A_MINUTE)
+    begun, told = threading.Event(), threading.Event()
+    listener = world.store.listen(lambda: told.set() if begun.is_set() else begun.set(), lambda: None, lambda: True)
+    try:
+        assert begun.wait(60)
+        world.publish()
+        assert not told.wait(0.2)
+    finally:
+        listener.close()
+
+
+@watching
+def test_a_worker_is_busy_while_it_works_and_is_woken_by_commits_afterwards(world: World, crew: Crew) -> None:
+    crew.handles("warehouse")
+    with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
+        until(lambda: worker._claimer, what="a claimer")
+        claimer = cast("Claimer", worker._claimer)
+        assert not claimer.is_busy()
+        published = publish_until(world, claimer.is_busy)
+        until(lambda: len(crew.seen) == published, what="all of them")
+        until(lambda: not claimer.is_busy(), what="a pause")
+        world.publish()
+        until(lambda: len(crew.seen) == published + 1, what="waking up")
+
+
 @announcing
 def test_MEND_3_a_worker_that_has_said_it_sleeps_looks_everywhere_once_more(
     world: World, crew: Crew, costly_scans: None
@@ -275,7 +305,7 @@ def test_a_retry_that_is_due_soon_waits_for_no_notice(world: World, crew: Crew) 
     with crew.running(poll_interval_sec=A_MINUTE, lease_sec=600) as worker:
         asleep(world, worker)
         assert worker._claimer is not None
-        worker._claimer._idle_since -= A_MINUTE
+        worker._claimer._state.idle_since -= A_MINUTE
         world.publish()
         until(lambda: len(crew.seen) == 2, what="the retry")
 

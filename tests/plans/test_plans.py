@@ -23,6 +23,7 @@ from todoku.core.message import Claimed, Draft
 from todoku.core.status import Status
 from todoku.core.topic_pattern import Route
 from todoku.engine.publish import MessageOptions, draft
+from todoku.store.claim_lists import Listing
 from todoku.store.database import Database, Slice
 from todoku.store.deliveries import Filter
 from todoku.store.limits import Counted, Gated
@@ -45,6 +46,8 @@ def drive(store: Store) -> None:
     store.alerts.unwanted_dead()
     claims = store.claims.take(worker, [Slice(*place) for place in waiting.groups[:3]], limit=500)
     suspects = store.claims.take_suspect(worker, waiting.suspects)
+    listing = Listing(tuple({place[1] for place in waiting.lanes}), 1)
+    store.claims.release(store.claims.take_lanes(worker, waiting.lanes, lanes=1, limit=5, listing=listing))
     ordered = store.claims.take_lanes(worker, waiting.lanes, lanes=50, limit=500)
     gated = store.claims.take_gates(
         worker, [Gated(*place[:2], 2, 1000) for place in waiting.gates], number=50, limit=100
@@ -96,12 +99,13 @@ INTENDED: dict[str, set[str]] = {
     "claim_suspect": {"delivery_suspect", "delivery_pkey", *CLAIMED},
     "take_lanes": {"lane_due", "lane_pkey"},
     "claim_lane_rows": {"delivery_lane", "delivery_pkey", *CLAIMED},
+    "claim_lane_list": {"delivery_lane", "delivery_pkey", *CLAIMED},
     "effects": {"ledger_pkey"},
     "settle_effects": {"delivery_pkey"},
     "settle_reservations": {"ledger_pkey"},
     "settle_done": {"delivery_pkey"},
     "settle_rest": {"delivery_pkey"},
-    "settle_lanes": {"delivery_lane", "delivery_owner"},
+    "settle_lanes": {"delivery_lane", "delivery_owner", "delivery_pkey"},
     "drop_empty_lanes": {"delivery_lane", "lane_pkey"},
     "settled_before": {"history_message", "attempt_delivery"},
     "release": {"delivery_pkey"},
@@ -162,6 +166,8 @@ PLACES = (
     ("claim_gate_rows", "CTE due", "delivery_gate", LOCKED),
     ("claim_lane_rows", "CTE first", "delivery_lane", FOUND),
     ("claim_lane_rows", "CTE held", "delivery_pkey", ("LockRows",)),  # exactly what `first` found
+    ("claim_lane_list", "CTE first", "delivery_lane", FOUND),
+    ("claim_lane_list", "CTE held", "delivery_pkey", ("LockRows",)),
     ("settle_done", "CTE gone", "delivery_pkey", DELETED),
     ("settle_rest", "CTE held", "delivery_pkey", LOCKED),
     ("settle_reservations", None, "ledger_pkey", LOCKED),

@@ -92,6 +92,32 @@ def test_I3_a_claim_sees_what_was_listed_after_its_snapshot(world: World) -> Non
     assert seen == [(0, [delivery.id])]
 
 
+def test_a_claim_from_a_position_begins_behind_lists_and_a_scan_finds_what_was_left(world: World) -> None:
+    world.publish(6)
+    ids = [row.id for row in world.deliveries()]
+    with psycopg.connect(world.url) as other:
+        other.execute("select from todoku_delivery where id = %s for update", (ids[1],))
+        listed = claim_list(world, limit=4)
+    assert [claim.id for claim in listed] == [ids[0], *ids[2:5]]
+
+    behind = Slice("warehouse", "warehouse", 0, listed[0].next_run_at, listed[0].id)
+    worker, listing = world.worker(), Listing(("warehouse",), 1)
+    from_position = world.store.claims.take(worker, [behind], limit=100, listing=listing)
+    assert [claim.id for claim in from_position] == [ids[5]]
+    assert [claim.id for claim in claim_list(world, worker)] == [ids[1]]
+
+
+def test_a_list_whose_last_delivery_waits_again_holds_no_claim_back(world: World) -> None:
+    world.publish(4)
+    listed = claim_list(world, limit=3)
+    later = Settlement(status=Status.FAILED, delay=60.0, reason="RETRY", error="no")
+    world.settle(listed[2:], later)
+    behind = Slice("warehouse", "warehouse", 0, listed[0].next_run_at, listed[0].id)
+    found = world.store.claims.take(world.worker(), [behind], limit=100, listing=Listing(("warehouse",), 1))
+    assert len(found) == 1
+    assert found[0].id not in {claim.id for claim in listed}
+
+
 def test_I3_two_workers_that_list_at_once_share_nothing(world: World) -> None:
     """Many claims of a few rows by threads, by list and by row, until nothing is left: each delivery once."""
     world.publish(2000)

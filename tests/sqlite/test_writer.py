@@ -20,6 +20,8 @@ from todoku.core.errors import DatabaseBusy
 from todoku.store.database import Tx
 from todoku.store.deliveries import Filter
 
+A_MINUTE = 60.0
+
 OTHERS: set[threading.Thread] = set()
 """Threads of stores that other tests have not closed yet."""
 
@@ -217,6 +219,35 @@ def test_who_waits_looks_often_and_at_random_moments(world: World, file: Path, m
         future.result(60)
     assert max(waits) <= 0.005
     assert len(set(waits)) > 90
+
+
+def test_a_writer_that_met_others_leaves_the_lock_to_them_between_two_transactions(
+    world: World, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits asks now and then, and would miss the moment between two transactions time after time."""
+    waits: list[float] = []
+    met, sleep = threading.Event(), time.sleep
+
+    def noted(seconds: float) -> None:
+        waits.append(seconds)
+        met.set()
+        sleep(min(seconds, 0.001))
+
+    monkeypatch.setattr("todoku.store.sqlite.writer.time.sleep", noted)
+    monkeypatch.setattr("todoku.store.sqlite.writer._GAP", A_MINUTE)
+    monkeypatch.setattr("todoku.store.sqlite.writer._LATELY", A_MINUTE)
+    for _ in range(3):
+        world.publish()
+    assert not waits, "alone, it leaves no gap"
+    with another_process(file, "begin immediate") as let_go, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr("todoku.store.sqlite.writer._GAP", 0.0)
+        future = pool.submit(world.publish)
+        assert met.wait(60)
+        let_go()
+        future.result(60)
+    monkeypatch.setattr("todoku.store.sqlite.writer._GAP", A_MINUTE)
+    world.publish()
+    assert waits[-1] > A_MINUTE / 2
 
 
 def test_a_lock_that_is_held_too_long_is_told(world: World, file: Path) -> None:

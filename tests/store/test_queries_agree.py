@@ -79,7 +79,7 @@ SHARED = [call for call in ALL if call[0].parent == Path() and call[0].name not 
 PUBLISH = {name for path, name, _ in ALL if path.name in BUILDERS}
 
 
-LISTS = {"claim_list", "settle_listed"}
+LISTS = {"claim_list", "claim_lane_list", "settle_listed"}
 """Claims by list are asked of PostgreSQL alone."""
 
 

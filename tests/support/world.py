@@ -23,6 +23,7 @@ from todoku.core.status import Status
 from todoku.core.topic_pattern import Route
 from todoku.engine.publish import MessageOptions, draft
 from todoku.store.audit import Signed
+from todoku.store.claim_lists import Listing
 from todoku.store.claims import SettleReport
 from todoku.store.database import Database, Slice
 from todoku.store.deliveries import Delivery, Filter
@@ -146,11 +147,18 @@ class World:
         return store.claims.take(worker, slices, limit=limit, counted=counted) if slices else []
 
     def claim_lanes(
-        self, worker: UUID, lanes: int = 100, limit: int = 100, counted: Counted = UNCOUNTED
+        self,
+        worker: UUID,
+        lanes: int = 100,
+        limit: int = 100,
+        counted: Counted = UNCOUNTED,
+        listing: Listing | None = None,
     ) -> list[Claimed]:
         """Claim lanes, whatever waits in them."""
-        places = self.store.claims.waiting(None).lanes
-        return self.store.claims.take_lanes(worker, places, lanes=lanes, limit=limit, counted=counted) if places else []
+        claims, places = self.store.claims, self.store.claims.waiting(None).lanes
+        if not places:
+            return []
+        return claims.take_lanes(worker, places, lanes=lanes, limit=limit, counted=counted, listing=listing)
 
     def claim_gates(
         self,

@@ -79,6 +79,15 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The data key that seals the payload, stored with the message unless it exists already; None: not sealed."""
 
 
+class Alike(msgspec.Struct, frozen=True, gc=False):
+    """Messages that differ in nothing but their ids and payloads, which are JSON. None takes a lock or has labels."""
+
+    draft: Draft
+    """What they have in common; its id and payload are those of none."""
+    ids: list[UUID]
+    payloads: list[str]
+
+
 def with_headers(draft: Draft, more: dict[str, str]) -> Draft:
     """Returns the draft with more headers."""
     headers = {} if draft.headers is None else msgspec.json.decode(draft.headers, type=dict[str, str])

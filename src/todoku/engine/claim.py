@@ -3,8 +3,9 @@
 A place is a (queue, destination, priority). A claim starts from a remembered (next_run_at, id) per place, so that
 finished rows, which an old snapshot keeps from being vacuumed, are not read again and again. Rows may appear behind the
 position (late commits, releases, clock changes), and places may be new, so there are full scans. A busy worker, which
-finds work without them, spends at most 5 % of its time on scans. An idle worker scans at every poll if that is cheap,
-else after a notice and once a second, however long the last scan took (decision 9).
+finds work without them, spends at most 5 % of its time on scans; so does a pool beside one that holds enough. An idle
+worker scans at every poll if that is cheap, else after a notice and once a second, however long the last scan took
+(decision 9).
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _LANE_SHARE_MOST: Final = 8
 ends empty costs a settle one lock of PostgreSQL's small lock table."""
 
 FEWEST = 100
-"""Deliveries that are worth a list: a worker that wants so many has a backlog of short ones."""
+"""Deliveries that are worth a list: a worker that wants so many, and whose last claim found so many or all it wanted,
+has a backlog of short ones. To claim a lone message the statement without lists takes the server a third less."""
 
 T = TypeVar("T")
 Place = tuple[str, str, int]
@@ -113,8 +115,9 @@ class ClaimCursor:
         self._waiting = Waiting((), (), ())
         self._seen: dict[Place, float] = {}
         self._positions: dict[Place, tuple[float, int]] = {}
-        self._next_scan = self._next_idle_scan = 0.0
-        self._noticed = self._finds_work = False
+        self._next_scan = self._next_idle_scan = self._next_working_scan = 0.0
+        self._noticed = self._finds_work = self._is_emptied = False
+        self._has_backlog = self._has_lane_backlog = False
         self._turn = self._round = 0
         self._lane_share = 1
         """By how much more lanes are claimed at once than asked for, because the last ones were short."""
@@ -139,18 +142,22 @@ class ClaimCursor:
         """Whether gates (limits of one key) have work, or had some lately."""
         return bool(self._gates)
 
-    def claim(self, limit: int, *, counted: Counted = UNCOUNTED, busy: bool = False) -> list[Claimed]:
+    def claim(
+        self, limit: int, *, counted: Counted = UNCOUNTED, busy: bool = False, working: bool = False
+    ) -> list[Claimed]:
         """Claims up to `limit` due deliveries, from the positions, or by a full scan if one is due.
 
-        `busy`: the worker has found other work in this round, which a fruitless scan would delay.
+        `busy`: the worker has found other work in this round, which a fruitless scan would delay. `working`: another
+        of its pools holds work that waits, so scans must leave the processor to it (5 %).
         """
         now = self._monotonic()
         # What was noticed is usually at a known place: a scan that has just become due would delay its start by a trip.
         late = _SOONEST if self._noticed and not busy else 0.0
         if now < self._next_scan + late:
-            is_cheap = not busy and now >= self._next_idle_scan
+            is_cheap = not busy and now >= (self._next_working_scan if working else self._next_idle_scan)
             # An idle worker that nobody has told of work only asks what waits: one read, and no claim if it is nothing.
-            if self._noticed or self._finds_work or not is_cheap:
+            asks = self._is_emptied and self._noticed
+            if not asks and (self._noticed or self._finds_work or not is_cheap):
                 if found := self._claim_at_positions(limit, counted):
                     return found
                 if busy or not (self._noticed or is_cheap):
@@ -159,7 +166,14 @@ class ClaimCursor:
 
     def request_scan(self) -> None:
         """Makes the next claim that finds nothing at its positions scan, unless busy. Called after a notice."""
-        self._noticed = True
+        self._noticed, self._is_emptied = True, False
+
+    def look_next(self) -> None:
+        """Makes a scan that is still wanted after a notice begin by asking what waits, unless another notice comes.
+
+        Called when a claim has found something and there is no backlog: its places are empty now, most likely.
+        """
+        self._is_emptied = True
 
     def claim_counted(self, limit: int, *, counted: Counted) -> list[Claimed]:
         """Claims up to `limit` due deliveries, only of queues and destinations that have a limit."""
@@ -190,7 +204,11 @@ class ClaimCursor:
         for places, room in groups:
             most = min(limit, room)
             wanted = min(max(lanes, min(lanes * self._lane_share, most // 2)), room)
-            found = self._store.claims.take_lanes(self.worker, places, lanes=wanted, limit=most, counted=counted)
+            listing = self._listing(most, has_backlog=self._has_lane_backlog)
+            found = self._store.claims.take_lanes(
+                self.worker, places, lanes=wanted, limit=most, counted=counted, listing=listing
+            )
+            self._has_lane_backlog = len(found) >= min(most, FEWEST)
             if found:
                 self._learn_lanes(len({claim.lane for claim in found}), len(found), wanted, most)
                 return found
@@ -242,7 +260,8 @@ class ClaimCursor:
         wait = _IDLE_PER_SCAN * (self._store.claims.seconds - spent)
         now = self._monotonic()
         self._next_scan = now + max(_SOONEST, wait)
-        self._next_idle_scan = now if wait < _SOONEST else now + min(_IDLE, wait)
+        self._next_working_scan = now + min(_IDLE, wait)
+        self._next_idle_scan = now if wait < _SOONEST else self._next_working_scan
         return found
 
     def _read_waiting(self) -> None:
@@ -266,8 +285,10 @@ class ClaimCursor:
         slices = [self._slice(place, limit if room >= UNLIMITED else min(share, room)) for place, room in rooms]
         for first in range(0, len(slices), _PLACES):  # until one statement finds something
             some = slices[first : first + _PLACES]
-            listing = Listing(self._listable, FEWEST) if self._listable and limit >= FEWEST else None
-            if found := self._store.claims.take(self.worker, some, limit=limit, counted=counted, listing=listing):
+            listing = self._listing(limit, has_backlog=self._has_backlog)
+            found = self._store.claims.take(self.worker, some, limit=limit, counted=counted, listing=listing)
+            self._has_backlog = len(found) >= min(limit, FEWEST)
+            if found:
                 self._finds_work = True
                 # The rows of one place are in order, so its last row is the new position.
                 for claim in found[-1:] if len(some) == 1 else found:
@@ -276,6 +297,10 @@ class ClaimCursor:
                 self._turn += places.index(last)  # the next claim begins behind this place
                 return found
         return []
+
+    def _listing(self, limit: int, *, has_backlog: bool) -> Listing | None:
+        """What may be claimed by list: a worker that wants so many, and finds them, drains a backlog of short ones."""
+        return Listing(self._listable, FEWEST) if self._listable and has_backlog and limit >= FEWEST else None
 
     def _slice(self, place: Place, most: int) -> Slice:
         return Slice(*place, *self._positions.get(place, (0.0, 0)), most)

@@ -17,7 +17,7 @@ from todoku.core.ending import Following, NewBatch
 from todoku.core.ending import following_drafts as later_drafts
 from todoku.core.errors import BlockingCall, InvalidMessage, TransactionError
 from todoku.core.identity import uuid7, uuids7
-from todoku.core.message import Draft, Message
+from todoku.core.message import Alike, Draft, Message
 from todoku.core.settings import Settings
 from todoku.core.topic_pattern import Route
 from todoku.engine.encryption.opener import Opener
@@ -27,7 +27,16 @@ from todoku.engine.jobs.decoders import Schemas
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import inject
-from todoku.engine.publish import Encoded, MessageOptions, PreparedDraft, encode, fill, prepare
+from todoku.engine.publish import (
+    Encoded,
+    MessageOptions,
+    PreparedDraft,
+    check_sizes,
+    encode,
+    fill,
+    fills_alike,
+    prepare,
+)
 from todoku.engine.random_bytes import random_16
 from todoku.engine.searched_fields import SearchedFields
 from todoku.engine.shared_commit import MOST as SHARED
@@ -37,7 +46,7 @@ from todoku.store.batches import begin
 from todoku.store.database import Database, DialectName
 from todoku.store.join import Savepoint, run, run_async
 from todoku.store.publish import Publishing, is_plain, publish
-from todoku.store.publish_parts import PART, Unbuilt, publish_parts
+from todoku.store.publish_parts import PART, StoredParts, Unbuilt, publish_parts
 from todoku.store.sql import Steps
 from todoku.store.store import Store
 
@@ -114,6 +123,16 @@ class Outbox:
         """Returns the checked draft of one message, or raises InvalidMessage."""
         return self.finished(fill(prepared, id, self.encoded(payload)))
 
+    def alike(self, prepared: PreparedDraft, payloads: list[str]) -> Alike | None:
+        """Returns checked messages with these JSON payloads. None: filling gives them more than ids and payloads."""
+        if not fills_alike(prepared) or not is_plain(prepared.draft):
+            return None
+        seals = self.sealer.is_used and self.sealer.is_encrypted(prepared.draft.topic)
+        if seals or self.schemas.declared or self.searched.declared:
+            return None
+        check_sizes(prepared, payloads)
+        return Alike(prepared.draft, new_ids(len(payloads)), payloads)
+
     def encoded(self, payload: object) -> Encoded | bytes:
         """Returns the payload in the form in which it is stored, or raises InvalidMessage."""
         if isinstance(payload, bytes | Encoded):
@@ -152,9 +171,9 @@ class Outbox:
         if tx is None and batch is None and self._may_share(drafts):
             return await self._failing(_SharedTransaction(self._shared, drafts), len(drafts))
         steps = self._steps(drafts, batch, whole=True) if tx is None else self._joining(drafts, batch)
-        return await self._counted(self.run(tx, steps), drafts, len(drafts), tx)
+        return await self._counted(self.run(tx, steps), drafts, tx)
 
-    async def insert_many(self, many: Unbuilt, tx: Any) -> list[Message]:
+    async def insert_many(self, many: Unbuilt, tx: Any) -> StoredParts:
         """Stores messages like `insert`. On PostgreSQL many are sent in parts, while the next part is built.
 
         Not in a caller's transaction: it may be committed although a draft could not be built. If an async caller is
@@ -162,23 +181,25 @@ class Outbox:
         """
         number, is_one = len(many), tx is not None or self._database.dialect == "sqlite"
         if number <= PART or is_one or self.instead is not None:
-            return await self.insert(many.build(0, number), tx)
+            drafts = many.build(0, number)
+            return StoredParts([], drafts, await self.insert(drafts, tx))
         self._require(tx)
-        built = _Built(many)
-        storing = _Parts(self.store, self._database.dialect, None, publish_parts(self.publishing(), built))
-        return await self._counted(storing, built.drafts, number, tx)
+        storing = _Parts(self.store, self._database.dialect, None, publish_parts(self.publishing(), many))
+        stored = await self._failing(storing, number)
+        for some, _ in stored.alike:
+            self.telemetry.published_alike(some)
+        self._stored(stored.drafts, stored.messages)
+        return stored
 
-    async def _counted(
-        self, storing: Awaited[list[Message]], drafts: list[Draft], number: int, tx: Any
-    ) -> list[Message]:
-        """Stores so many drafts and counts them. They may still be built meanwhile."""
-        messages = await self._failing(storing, number)
+    async def _counted(self, storing: Awaited[list[Message]], drafts: list[Draft], tx: Any) -> list[Message]:
+        """Stores drafts and counts them."""
+        messages = await self._failing(storing, len(drafts))
         if tx is None:
             self.wake()
         self.telemetry.published(drafts, messages)
         return messages
 
-    async def _failing(self, storing: Awaited[list[Message]], number: int) -> list[Message]:
+    async def _failing(self, storing: Awaited[T], number: int) -> T:
         """Stores so many drafts, and counts them if they could not be stored."""
         try:
             return await storing
@@ -281,23 +302,6 @@ class _SharedTransaction(Awaited[list[Message]]):
 
     async def later(self) -> list[Message]:
         return await asyncio.to_thread(self._shared.put, self._drafts)
-
-
-class _Built:
-    """Messages that are built in parts, and the drafts that were built."""
-
-    def __init__(self, many: Unbuilt) -> None:
-        self._many = many
-        self.drafts: list[Draft] = []
-
-    def __len__(self) -> int:
-        return len(self._many)
-
-    def build(self, start: int, stop: int) -> list[Draft]:
-        """As Unbuilt.build."""
-        made = self._many.build(start, stop)
-        self.drafts += made
-        return made
 
 
 class _Parts(_Transaction[T]):

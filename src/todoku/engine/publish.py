@@ -127,13 +127,26 @@ def fill(prepared: PreparedDraft, id: UUID, payload: object) -> Draft:
         draft = replace(common, id=id, payload_bytes=payload, content_type="application/octet-stream")
     else:
         text = encode(payload)
-        size = len(text) if text.isascii() else len(text.encode())
-        _check_size(common.topic, size, prepared.max_payload_bytes)
+        _check_size(common.topic, _size(text), prepared.max_payload_bytes)
         draft = replace(common, id=id, payload=text)
     options = prepared.options
     if options.idempotency_key is None and options.unique_for is None:
         return draft
     return replace(draft, idempotency=_idempotency(draft, options))
+
+
+def fills_alike(prepared: PreparedDraft) -> bool:
+    """Whether `fill` gives a message with a JSON payload nothing of its own but its id and payload."""
+    options = prepared.options
+    return prepared.wanting is None and options.idempotency_key is None and options.unique_for is None
+
+
+def check_sizes(prepared: PreparedDraft, payloads: list[str]) -> None:
+    """Raises InvalidMessage if one of these JSON texts is too large."""
+    most = min(prepared.max_payload_bytes, LARGE_PAYLOAD)
+    if payloads and 4 * len(max(payloads, key=len)) > most:  # a character has four bytes at most
+        for text in payloads:
+            _check_size(prepared.draft.topic, _size(text), prepared.max_payload_bytes)
 
 
 def draft(
@@ -143,6 +156,10 @@ def draft(
     """A checked draft with its deliveries, or InvalidMessage."""
     prepared = prepare(topic, options, routes, max_payload_bytes=max_payload_bytes, no_route=no_route)
     return fill(prepared, id, payload)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _check_size(topic: str, size: int, most: int) -> None:
@@ -199,8 +216,11 @@ def _too_deep() -> InvalidMessage:
     return InvalidMessage(f"the payload is nested deeper than {MAX_DEPTH}, or contains itself", hint="flatten it")
 
 
-_SCALARS: Final = frozenset({str, int, bool, type(None)})
+SCALARS: Final = frozenset({str, int, bool, type(None)})
 """Types whose JSON by msgspec is that of `ENCODER`, byte by byte. Not float: msgspec makes null of NaN."""
+
+
+_encode_scalars: Final = msgspec.json.Encoder().encode
 
 
 def _flat_json(payload: object) -> str | None:
@@ -208,10 +228,15 @@ def _flat_json(payload: object) -> str | None:
     if type(payload) is not dict:
         return None
     for name, value in payload.items():
-        if type(name) is not str or type(value) not in _SCALARS:
+        if type(name) is not str or type(value) not in SCALARS:
             return None
+    return scalars_json(payload)
+
+
+def scalars_json(payload: dict[str, object]) -> str | None:
+    """A flat object of values of the types in `SCALARS` as JSON text; None: it has to be encoded as any other."""
     try:
-        text = msgspec.json.encode(payload).decode()
+        text = _encode_scalars(payload).decode()
     except (ValueError, OverflowError):  # half a surrogate pair, or a larger number: the error is the encoder's
         return None
     return None if "\\u0000" in text else text  # a NUL character is refused by `check_json`

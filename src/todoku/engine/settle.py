@@ -35,6 +35,9 @@ _LONGEST_WAIT: Final = 1.0
 _DELAY: Final = 0.05
 """Seconds between two settles of outcomes that may be delayed: a small transaction costs as much as a large one."""
 
+_LOOK: Final = 0.002
+"""Seconds after which a settler that waits looks again whether its batch is full: who puts an outcome does not say."""
+
 
 class Settler:
     """The one thread of a worker that settles and gives back deliveries. Attempts may end in any thread."""
@@ -120,14 +123,21 @@ class Settler:
                 self._settle([self._finished.popleft() for _ in range(number)])
 
     def _wait_for_more(self) -> None:
-        """Waits a moment for more outcomes, if the last settle was just now and all of these may be delayed."""
-        left = self._settled_at + _DELAY - time.monotonic()
-        if left <= 0 or self._stopping or len(self._finished) >= self._batch:
-            return
-        # By their places: only this thread removes outcomes, but others add some meanwhile.
-        if all(self._may_settle_late(self._finished[place].claim) for place in range(len(self._finished))):
+        """Waits a moment for more outcomes, if the last settle was just now and all of these may be delayed.
+
+        Not if everything that the worker holds has ended, and not while something else is to be written.
+        """
+        looked = 0
+        while (left := self._settled_at + _DELAY - time.monotonic()) > 0 and not self._stopping:
+            number = len(self._finished)
+            if number >= min(self._batch, len(self._hold)) or self._to_release or self._writes:
+                return
+            # By their places: only this thread removes outcomes, but others add some meanwhile.
+            if not all(self._may_settle_late(self._finished[place].claim) for place in range(looked, number)):
+                return
+            looked = number
             self._work.clear()
-            self._work.wait(left)
+            self._work.wait(min(left, _LOOK))
 
     def _has_work(self) -> bool:
         return bool(self._finished or self._to_release or self._writes)

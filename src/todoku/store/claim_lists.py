@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
@@ -38,27 +38,45 @@ def claim(tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int, listing: Li
 
 
 def built(rows: Iterable[tuple[Any, ...]], slices: Sequence[Slice], worker: UUID) -> list[Claimed]:
-    """Builds claims from rows of `claim`, larger priorities first, each priority in time order.
+    """Builds claims from rows of `claim`, larger priorities first, each priority in time order."""
+    places = {number: (at.destination, at.queue, at.priority) for number, at in enumerate(slices, 1)}
+    claims = _built(rows, places, worker, in_lanes=False)
+    claims.sort(key=_by_time if len(slices) == 1 else _by_priority)
+    return claims
 
-    A row with a place is listed: the database sends nothing that is known of such deliveries.
-    """
+
+def built_in_lanes(
+    rows: Iterable[tuple[Any, ...]], lanes: Mapping[int, tuple[str, str]], worker: UUID
+) -> list[Claimed]:
+    """As `built`, from rows in lanes, which are given with their destination and queue; in the order of their ids."""
+    claims = _built(rows, {lane: (*at, 0) for lane, at in lanes.items()}, worker, in_lanes=True)
+    claims.sort(key=_in_lane)
+    return claims
+
+
+def _built(
+    rows: Iterable[tuple[Any, ...]], places: Mapping[int, tuple[str, str, int]], worker: UUID, *, in_lanes: bool
+) -> list[Claimed]:
+    """The database sends nothing that is known of a listed delivery; its place or lane says the rest."""
     claims = []
     for row in rows:
         (
             number, place, id, message_seq, message_id, topic, key, payload, payload_bytes, content_type, headers,
-            max_attempts, next_run_at, created_at, timeout, key_hash, digest, effect_state, effect_digest,
-            epoch, destination, queue, priority, attempt, snoozes, replay_count, expires_at,
+            max_attempts, next_run_at, created_at, timeout, key_hash, digest, effect, priority,
+            epoch, destination, queue, attempt, snoozes, replay_count, expires_at, lost, gate,
         ) = row  # fmt: skip
-        if place is not None:
-            at = slices[place - 1]
-            destination, queue, priority = at.destination, at.queue, at.priority
-            epoch, attempt, snoozes, replay_count = 0, 1, 0, 0
+        if number is not None:
+            destination, queue, usual = places[place]
+            epoch, attempt, snoozes, replay_count, lost = 0, 1, 0, 0, 0
+            if priority is None:
+                priority = usual
+        effect_state, effect_digest = effect or (None, None)
         claims.append(Claimed(
             id, epoch, message_seq, message_id, topic, key, payload, payload_bytes, content_type, headers, destination,
-            queue, priority, None, None, attempt, max_attempts, 0, snoozes, replay_count, next_run_at, created_at,
-            expires_at, timeout, key_hash, digest, effect_state, effect_digest, worker, None, number,
+            queue, priority, place if in_lanes else None, gate, attempt, max_attempts, lost, snoozes, replay_count,
+            next_run_at, created_at, expires_at, timeout, key_hash, digest, effect_state, effect_digest, worker, None,
+            number,
         ))  # fmt: skip
-    claims.sort(key=_by_time if len(slices) == 1 else _by_priority)
     return claims
 
 
@@ -68,6 +86,10 @@ def _by_time(claimed: Claimed) -> tuple[float, int]:
 
 def _by_priority(claimed: Claimed) -> tuple[int, float, int]:
     return -claimed.priority, claimed.next_run_at, claimed.id
+
+
+def _in_lane(claimed: Claimed) -> tuple[int, int]:
+    return claimed.lane or 0, claimed.id
 
 
 def write_out(tx: Tx, ids: Sequence[int]) -> set[int]:

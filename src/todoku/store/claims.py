@@ -25,6 +25,7 @@ from todoku.store.claim_lists import Listing
 from todoku.store.database import Database, Slice, Tx
 from todoku.store.endings import Endings
 from todoku.store.lanes import claim as claim_lanes
+from todoku.store.lanes import claim_list as claim_lane_list
 from todoku.store.leases import Held
 from todoku.store.limits import UNCOUNTED, Counted, Gated, P, Place, claim_by_place, place_documents
 
@@ -121,6 +122,16 @@ class ClaimStore:
         self._lists.add(claims)
         return claims
 
+    def _take_lane_list(
+        self, worker: UUID, places: Sequence[tuple[str, str]], lanes: int, limit: int, listing: Listing
+    ) -> list[Claimed]:
+        def work(tx: Tx) -> list[Claimed]:
+            return self._timed(lambda: claim_lane_list(tx, worker, places, lanes, limit, listing))
+
+        claims = self._database.write("claim_lanes", work)
+        self._lists.add(claims)
+        return claims
+
     def take_suspect(
         self, worker: UUID, places: Sequence[tuple[str, str]], *, counted: Counted = UNCOUNTED
     ) -> list[Claimed]:
@@ -139,12 +150,15 @@ class ClaimStore:
         lanes: int,
         limit: int,
         counted: Counted = UNCOUNTED,
+        listing: Listing | None = None,
     ) -> list[Claimed]:
         """Takes up to `lanes` lanes and the first rows of each, in order: one if its head has failed before.
 
         Rows of a lane must be run in turn (I10). A head that may not run yet blocks its lane. A row whose owner died
-        comes alone (H6).
+        comes alone (H6). `listing`: as for `take`.
         """
+        if listing is not None and not counted and self._database.dialect == "postgresql":
+            return self._take_lane_list(worker, places, lanes, limit, listing)
 
         def take(tx: Tx, some: Sequence[Place], most: int) -> list[Any]:
             # Rows that wait behind the head of a lane would count as running: of a place with a limit take only heads.

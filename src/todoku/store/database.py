@@ -176,12 +176,18 @@ class Database(Protocol):
         """A separate connection that reads and writes whole tables."""
 
     def listen(
-        self, notice: Callable[[], None], *, awaited: Callable[[str], None], limited: Callable[[], None]
+        self,
+        notice: Callable[[], None],
+        *,
+        awaited: Callable[[str], None],
+        limited: Callable[[], None],
+        is_busy: Callable[[], bool],
     ) -> Listener:
         """Calls `notice`, from a thread, whenever there may be new work. It may be called too often, and too seldom.
 
         `awaited` is called with the id of a message whose end another process waits for (`announce_wait`), `limited`
-        when a pause or a limit was changed (`announce_limits`).
+        when a pause or a limit was changed (`announce_limits`). While `is_busy`, a database whose publishers cannot
+        know that may call `notice` later.
         """
 
     def listen_for_ends(self, ended: Callable[[str], None]) -> Listener | None:

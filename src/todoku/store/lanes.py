@@ -6,15 +6,16 @@ ends by looking at the head of the lane again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from todoku.core.decision import Settlement
 from todoku.core.identity import destination_lock
 from todoku.core.message import Claimed
 from todoku.core.status import Status
+from todoku.store.claim_lists import Listing, built_in_lanes
 from todoku.store.database import Tx
 from todoku.store.limits import place_documents
 
@@ -31,15 +32,53 @@ def claim(
     tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], lanes: int, limit: int, *, heads_only: bool = False
 ) -> list[Any]:
     """Takes lanes, then the first rows of each, or only its head. Lanes with nothing to run are given back at once."""
-    taken = dict(sorted(tx.rows("take_lanes", worker=worker, places=place_documents(places), lanes=min(lanes, limit))))
-    if not taken:
-        return []
-    each = 1 if heads_only else max(1, limit // len(taken))
-    mosts = {str(lane): 1 if failures else each for lane, failures in taken.items()}
-    rows = tx.rows("claim_lane_rows", worker=worker, mosts=mosts, most=each)
-    if idle := taken.keys() - {row[_LANE] for row in rows}:
-        settle(tx, worker, sorted(idle), ())
+    taken = _take(tx, worker, places, min(lanes, limit))
+    each = 1 if heads_only else _share(limit, taken)
+    rows = tx.rows("claim_lane_rows", worker=worker, mosts=_mosts(taken, each), most=each) if taken else []
+    _give_back(tx, worker, taken.keys() - {row[_LANE] for row in rows})
     return sorted(rows, key=_IN_LANE)
+
+
+def claim_list(
+    tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], lanes: int, limit: int, listing: Listing
+) -> list[Claimed]:
+    """As `claim`, by a list as far as that is allowed (PostgreSQL)."""
+    taken = _take(tx, worker, places, min(lanes, limit))
+    mosts = _mosts(taken, _share(limit, taken))
+    named = list(listing.destinations)
+    rows = (
+        tx.rows("claim_lane_list", worker=worker, mosts=mosts, listable=named, fewest=listing.fewest) if taken else []
+    )
+    claims = built_in_lanes(rows, {id: (lane.destination, lane.queue) for id, lane in taken.items()}, worker)
+    _give_back(tx, worker, taken.keys() - {claimed.lane for claimed in claims})
+    return claims
+
+
+class _Taken(NamedTuple):
+    """A lane that was taken."""
+
+    failures: int
+    queue: str
+    destination: str
+
+
+def _take(tx: Tx, worker: UUID, places: Sequence[tuple[str, str]], most: int) -> dict[int, _Taken]:
+    rows = tx.rows("take_lanes", worker=worker, places=place_documents(places), lanes=most)
+    return {id: _Taken(*rest) for id, *rest in sorted(rows)}
+
+
+def _share(limit: int, taken: Mapping[int, _Taken]) -> int:
+    return max(1, limit // max(1, len(taken)))
+
+
+def _mosts(taken: Mapping[int, _Taken], each: int) -> dict[str, int]:
+    """How many rows of each lane: of one that failed only its head, which may be a suspect (H6)."""
+    return {str(id): 1 if lane.failures else each for id, lane in taken.items()}
+
+
+def _give_back(tx: Tx, worker: UUID, idle: Collection[int]) -> None:
+    if idle:
+        settle(tx, worker, sorted(idle), ())
 
 
 def settle(tx: Tx, worker: UUID, lanes: Sequence[int], settled: Sequence[tuple[Claimed, Settlement]]) -> None:

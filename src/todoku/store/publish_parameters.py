@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from todoku.core.message import Draft, Idempotency, Leg
+from todoku.core.message import Alike, Draft, Idempotency, Leg
 
 _NO_ID: Final = UUID(int=0)
 
@@ -32,6 +32,21 @@ def batch_parameters(drafts: Sequence[Draft]) -> dict[str, str]:
         "digests": _sparse([None if key is None else key.digest for key in keys]),
         "common": json_text([_common_document(number, draft) for number, draft in enumerate(kinds)]),
         "legs": json_text(legs),
+    }
+
+
+def alike_parameters(alike: Alike) -> dict[str, str]:
+    """Returns the parameters of `publish` for messages of one kind: without a look at each of them."""
+    number, draft = len(alike.ids), alike.draft
+    return {
+        "ids": "{" + b"".join([id.int.to_bytes(16) for id in alike.ids]).hex(",", 16) + "}",
+        "kinds": "{" + ",".join("0" * number) + "}",
+        "payloads": "[" + ",".join(alike.payloads) + "]",
+        "payloads_bytes": "[]",
+        "key_hashes": "[]",
+        "digests": "[]",
+        "common": json_text([_common_document(0, draft)]),
+        "legs": json_text([_leg_document(0, draft, leg) for leg in draft.legs]),
     }
 
 

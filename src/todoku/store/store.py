@@ -265,11 +265,13 @@ class Store:
             return end.value  # type: ignore[no-any-return]
         raise StoreError("a statement followed one that was said to be alone", hint="this is a bug: please report it")
 
-    def listen(self, notice: Callable[[], None], limited: Callable[[], None]) -> Listener:
+    def listen(
+        self, notice: Callable[[], None], limited: Callable[[], None], is_busy: Callable[[], bool] = lambda: False
+    ) -> Listener:
         """Calls `notice`, from a thread, whenever there may be new work, and `limited` when a pause or a limit was
-        changed. They may be called too often, and too seldom.
+        changed. They may be called too often, and too seldom. While `is_busy`, notices may come later.
         """
-        return self.database.listen(notice, awaited=self.waiters.expect, limited=limited)
+        return self.database.listen(notice, awaited=self.waiters.expect, limited=limited, is_busy=is_busy)
 
     # ------------------------------------------------------------------------------- hooks and batches
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.support.requesting import Requesting
@@ -40,6 +41,16 @@ def test_a_request_waits_and_a_job_does_not(world: World, limiting: ClaimLimits)
     world.publish()
     (job,) = world.claim(world.worker())
     assert not limiting.may_settle_late(job)
+
+
+def test_what_was_claimed_by_list_waits_unless_it_is_limited(world: World, limiting: ClaimLimits) -> None:
+    """A list is made of a backlog of short jobs; a place at a limit is free when the one before is settled."""
+    world.publish()
+    (job,) = world.claim(world.worker())
+    listed = msgspec.structs.replace(job, claim_list=1)
+    assert limiting.may_settle_late(listed)
+    limiting.update(Limits((), (Restriction("warehouse", False, 2, None, 0.0, 0),), ()))
+    assert not limiting.may_settle_late(listed)
 
 
 def test_what_others_wait_behind_does_not_wait(world: World, limiting: ClaimLimits) -> None:

@@ -10,9 +10,9 @@ import msgspec
 
 from todoku.core.ending import Following, NewBatch, On, add_to_batch, chain_drafts
 from todoku.core.errors import InvalidMessage, NoSuchMessage
-from todoku.core.message import Draft
+from todoku.core.message import Alike, Draft
 from todoku.engine.jobs.handle import Handle
-from todoku.engine.jobs.job import Call, CallDrafts, drafts
+from todoku.engine.jobs.job import Call, CallDrafts, drafts, handles_of
 from todoku.engine.jobs.options import CallOptions
 from todoku.engine.outbox import Outbox, new_id
 from todoku.engine.twins import asynchronous, blocking, in_thread
@@ -75,9 +75,12 @@ async def insert_calls(outbox: Outbox, calls: Iterable[Call[R]], tx: Any) -> lis
     """Stores many calls; the contract is that of `App.enqueue_many`."""
     checked = without_tx(calls)
     many: _Handled[R] = _Handled(checked)
-    messages = await outbox.insert_many(many, tx)
-    stored = zip(many.handles, messages, checked, strict=True)
-    return [handle if handle.id is message.id else call.handle(message) for handle, message, call in stored]
+    stored = await outbox.insert_many(many, tx)
+    handles, first = many.handles, len(checked) - len(stored.messages)
+    for place, message in enumerate(stored.messages, first):
+        if handles[place].id is not message.id:  # it existed already
+            handles[place] = checked[place].handle(message)
+    return handles
 
 
 class _Handled(CallDrafts, Generic[R]):
@@ -90,7 +93,13 @@ class _Handled(CallDrafts, Generic[R]):
     def build(self, start: int, stop: int) -> list[Draft]:
         """As Unbuilt.build."""
         made = super().build(start, stop)
-        self.handles += [call.handle_of(draft) for call, draft in zip(self.calls[start:stop], made, strict=True)]
+        self.handles += [call.handle_of(draft.id) for call, draft in zip(self.calls[start:stop], made, strict=True)]
+        return made
+
+    def alike(self, start: int, stop: int) -> Alike | None:
+        """As Unbuilt.alike."""
+        if (made := super().alike(start, stop)) is not None:
+            self.handles += handles_of(self.calls[start], made.ids)
         return made
 
 
@@ -144,7 +153,7 @@ def _linked(calls: Sequence[Call[Any]]) -> _Links:
         raise InvalidMessage(f"a chain has 1 to {LONGEST_CHAIN} calls, not {len(calls)}", hint="box.chain(a.call(), …)")
     links = without_tx(calls)
     made = _drafts(links)
-    handles = [call.handle_of(draft) for call, draft in zip(links, made, strict=True)]
+    handles = [call.handle_of(draft.id) for call, draft in zip(links, made, strict=True)]
     return _Links(chain_drafts(made, [new_id() for _ in made[1:]]), handles)
 
 

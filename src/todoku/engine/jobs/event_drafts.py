@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from todoku.core.errors import InvalidMessage
-from todoku.core.message import Draft
+from todoku.core.message import Alike, Draft
 from todoku.core.topic_pattern import Route
 from todoku.engine.jobs.event import Event, EventClasses
 from todoku.engine.outbox import Outbox, new_ids
@@ -38,6 +38,16 @@ class EventDrafts:
         events = self._events[start:stop]
         return [self._draft(new, *event) for event, new in zip(events, new_ids(len(events)), strict=True)]
 
+    def alike(self, start: int, stop: int) -> Alike | None:
+        """As Unbuilt.alike."""
+        events, payloads = self._events[start:stop], []
+        first = events[0][0]
+        for topic, payload, key in events:
+            if topic != first or key is not None or isinstance(payload, bytes):
+                return None
+            payloads.append(payload.text)
+        return self._outbox.alike(self._prepared_for(first, None), payloads)
+
     def _split(self, kinds: EventClasses, event: tuple[str, object] | Event) -> _Split:
         if isinstance(event, str):
             raise InvalidMessage(f"{event!r} is a topic without its payload", hint="pass (topic, payload), or an event")
@@ -45,9 +55,12 @@ class EventDrafts:
         return topic, self._outbox.encoded(payload), key
 
     def _draft(self, id: UUID, topic: str, payload: Encoded | bytes, key: str | None) -> Draft:
+        return self._outbox.fill(self._prepared_for(topic, key), id, payload)
+
+    def _prepared_for(self, topic: str, key: str | None) -> PreparedDraft:
         prepared = self._prepared.get(topic) if key is None else None
         if prepared is None:
             prepared = self._outbox.prepare(topic, MessageOptions(key=key), self._routes)
             if key is None:
                 self._prepared[topic] = prepared
-        return self._outbox.fill(prepared, id, payload)
+        return prepared

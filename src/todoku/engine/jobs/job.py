@@ -10,7 +10,7 @@ import msgspec
 
 from todoku.core.errors import InvalidMessage
 from todoku.core.flow import RUN
-from todoku.core.message import Claimed, Draft, Message
+from todoku.core.message import Alike, Claimed, Draft, Message
 from todoku.core.topic_pattern import Route
 from todoku.engine.context import Context
 from todoku.engine.deliveries import parse_message_id
@@ -165,16 +165,16 @@ def handle_of(
     return Handle(outbox, id, names, handler.kept, handler.route, duplicate=duplicate, stored=stored)
 
 
-class Call(Generic[R]):
+class Call(msgspec.Struct, Generic[R], eq=False, gc=False):
     """One call of a job: its arguments are checked and encoded, and it is not stored yet."""
 
-    __slots__ = ("_handler", "_outbox", "options", "payload")
+    _outbox: Outbox
+    _handler: Handler
+    options: CallOptions
+    payload: Encoded
 
-    def __init__(self, outbox: Outbox, handler: Handler, options: CallOptions, payload: Encoded) -> None:
-        self._outbox = outbox
-        self._handler = handler
-        self.options = options
-        self.payload = payload
+    def __repr__(self) -> str:
+        return f"<Call of {self.job}>"
 
     @property
     def job(self) -> str:
@@ -210,15 +210,22 @@ class Call(Generic[R]):
         """Returns the handle of the stored call."""
         return handle_of(self._outbox, self._handler, message.id, duplicate=message.duplicate)
 
-    def handle_of(self, draft: Draft) -> Handle[R]:
-        """Returns the handle of a call that will be stored with this draft's id."""
-        return handle_of(self._outbox, self._handler, draft.id)
+    def handle_of(self, id: UUID) -> Handle[R]:
+        """Returns the handle of a call that will be stored with this id."""
+        return handle_of(self._outbox, self._handler, id)
 
     def handle_or_none(self, draft: Draft, messages: list[Message] | None) -> Handle[R]:
         """Returns the handle of a call that may not be stored (None): then `stored` is False."""
         if messages is not None:
             return self.handle(messages[0])
         return handle_of(self._outbox, self._handler, draft.id, stored=False)
+
+
+def handles_of(call: Call[R], ids: Sequence[UUID]) -> list[Handle[R]]:
+    """Returns the handles of calls of the same job that will be stored with these ids."""
+    outbox, handler = call._outbox, call._handler
+    names, kept, route = (handler.target.name, *handler.aliases), handler.kept, handler.route
+    return [Handle(outbox, id, names, kept, route) for id in ids]
 
 
 class CallDrafts:
@@ -233,13 +240,27 @@ class CallDrafts:
 
     def build(self, start: int, stop: int) -> list[Draft]:
         """As Unbuilt.build."""
-        calls, prepared, made = self.calls[start:stop], self._prepared, []
-        for call, new in zip(calls, new_ids(len(calls)), strict=True):
-            common = (id(call._handler), id(call.options))  # of one job: the calls keep both alive
-            if (before := prepared.get(common)) is None:
-                before = prepared[common] = call._prepared()
-            made.append(call._outbox.fill(before, new, call.payload))
-        return made
+        calls = self.calls[start:stop]
+        return [
+            call._outbox.fill(self._prepared_for(call), new, call.payload)
+            for call, new in zip(calls, new_ids(len(calls)), strict=True)
+        ]
+
+    def alike(self, start: int, stop: int) -> Alike | None:
+        """As Unbuilt.alike."""
+        calls = self.calls[start:stop]
+        first = calls[0]
+        handler, options = first._handler, first.options
+        for call in calls:
+            if call._handler is not handler or call.options is not options:
+                return None
+        return first._outbox.alike(self._prepared_for(first), [call.payload.text for call in calls])
+
+    def _prepared_for(self, call: Call[Any]) -> PreparedDraft:
+        common = (id(call._handler), id(call.options))  # of one job: the calls keep both alive
+        if (prepared := self._prepared.get(common)) is None:
+            prepared = self._prepared[common] = call._prepared()
+        return prepared
 
 
 def drafts(calls: Sequence[Call[Any]]) -> list[Draft]:

@@ -20,7 +20,7 @@ from todoku.engine.context import Context
 from todoku.engine.jobs.decoders import Adapted, at, decoder, describe
 from todoku.engine.jobs.hints import Hints
 from todoku.engine.jobs.schema import argument_problems, arguments_schema, call_arguments, json_schema
-from todoku.engine.publish import Encoded, encode
+from todoku.engine.publish import SCALARS, Encoded, encode, scalars_json
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -58,6 +58,7 @@ class Arguments:
         self._positional = [each.name for each in hints.parameters if each.kind in _POSITIONAL]
         self._required = frozenset(each.name for each in self._named if each.default is each.empty)
         self._is_plain = all(each.kind in _BY_NAME for each in hints.parameters)
+        self._scalars = self._scalar_types()
         self._adapted: dict[str, Callable[[Any], Any]] = {}
         self._decode = decoder(self._record(), hints.name, hints.secrets)
         extra = self._extra
@@ -65,6 +66,10 @@ class Arguments:
 
     def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
         """As Signature.encoded."""
+        if not kwargs and args and tuple(map(type, args)) == self._scalars:  # so its decoder accepts them
+            flat = scalars_json(dict(zip(self._positional, args, strict=True)))
+            if flat is not None:
+                return Encoded(flat)
         text = _encoded(self._document(args, kwargs), self._hints.name)
         try:
             if self._adapted or self._extra is not None:
@@ -76,6 +81,13 @@ class Arguments:
                 f"{self._hints.name}: {describe(error)}", hint=f"it takes {self._hints.shape}"
             ) from None
         return Encoded(text)
+
+    def _scalar_types(self) -> tuple[type, ...]:
+        """The types of the parameters if all are scalars that may be given by place; (): they are not."""
+        types = tuple(self._hints.types[each.name] for each in self._named)
+        if self._is_plain and len(types) == len(self._positional) and all(isinstance(each, type) for each in types):
+            return types if SCALARS.issuperset(types) else ()
+        return ()
 
     def _document(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments by name, in the order of the parameters."""

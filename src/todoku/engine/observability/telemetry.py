@@ -17,7 +17,7 @@ import msgspec
 
 from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.errors import IdempotencyConflict
-from todoku.core.message import Claimed, Draft, Message
+from todoku.core.message import Alike, Claimed, Draft, Message
 from todoku.core.outcome import Traceback
 from todoku.core.status import Status
 from todoku.engine.observability import metrics as counting
@@ -73,6 +73,15 @@ class Telemetry:
                 self._count_dead(dead)
         if len(new) < len(drafts):
             add(counting.PUBLISHED, len(drafts) - len(new), "duplicate")
+
+    @quietly
+    def published_alike(self, alike: Alike) -> None:
+        """Counts messages that were stored, none of which has a key."""
+        number, legs = len(alike.ids), alike.draft.legs
+        dead = [leg.dead for leg in legs if leg.dead is not None] * number
+        self.metrics.add(counting.PUBLISHED, number, "ok")
+        self.metrics.add(counting.ENQUEUED, number * len(legs) - len(dead))
+        self._count_dead(dead)
 
     @quietly
     def captured(self, drafts: Sequence[Draft]) -> None:

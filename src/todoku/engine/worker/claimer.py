@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
-from uuid import UUID
 
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, StoreError
 from todoku.core.http_request import served_as
@@ -14,12 +13,12 @@ from todoku.core.message import Claimed
 from todoku.engine.claim import ClaimCursor, SharedWaiting
 from todoku.engine.observability.log import Log
 from todoku.engine.observability.telemetry import Telemetry
+from todoku.engine.worker.announced_state import AnnouncedState
 from todoku.engine.worker.held_deliveries import HeldDeliveries
 from todoku.engine.worker.lease import Lease
 from todoku.engine.worker.limits import RATE_POLL_SEC, ClaimLimits
 from todoku.engine.worker.pool import Pool, group_lanes
 from todoku.engine.worker.worker_thread import OnFailure, create_thread
-from todoku.store.leases import WorkerState
 from todoku.store.limits import UNCOUNTED, Counted
 from todoku.store.store import Store
 
@@ -27,12 +26,9 @@ _SHORTEST_WAIT: Final = 0.001
 _IDLE_AFTER: Final = 0.008
 """Seconds without work after which the worker announces that it is idle and wants notices."""
 
-_BUSY_AFTER: Final = 0.05
-"""Seconds of continuous work after which the worker announces that it needs no notices."""
-
-_PAUSE: Final = 0.004
-"""Seconds with room and without work that interrupt continuous work. Below 250 transactions a second notices cost
-publishers little, and a worker that gets them starts each message sooner than one that polls."""
+_OWED_LOOK: Final = 0.004
+"""Seconds after a message of few within which the look that is still owed begins. The settle of a short attempt ends
+sooner and wakes the claimer, so one look does for both; meanwhile the message has the processor for itself."""
 
 _FIRST_WAIT: Final = 0.016
 """Seconds until the first poll after work came by a notice. Polls find what is due without one: retries, snoozes."""
@@ -78,28 +74,31 @@ class Claimer:
         self._event = threading.Event()
         self._stopping = self._unsure = self._noticed = self._has_room = False
         self._wait = _SHORTEST_WAIT
-        self._working_since: float | None = None
-        self._resting_since: float | None = None
-        self._announced: tuple[UUID, WorkerState] | None = None
+        self._state = AnnouncedState(store, lease, on_ambiguous)
         self._turn = 0
-        self._next_suspect = self._idle_since = 0.0
+        self._next_suspect = 0.0
         self._cursors: dict[str, ClaimCursor] = {}
         self._shared_waiting = SharedWaiting(store, [pool.destinations for pool in pools], serves_runs=serves_runs)
         self._thread = create_thread("claimer", self._run, on_failure)
-        self._announces = False
+        self._needs_slot = True
 
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
 
     def poke(self) -> None:
-        """Wakes the claimer: a slot is free, or an attempt was settled."""
+        """Wakes the claimer: an attempt was settled, or a queue was resumed."""
         if not self._event.is_set():  # if the thread clears it after this check, its next round sees the change
             self._event.set()
 
+    def slot_freed(self) -> None:
+        """Wakes the claimer if its last round could have claimed more with another slot."""
+        if self._needs_slot:
+            self.poke()
+
     def announce(self) -> None:
         """Writes this worker's state from now on: publishers send notices to idle workers only."""
-        self._announces = True
+        self._state.begin()
         self._event.set()
 
     def notice(self) -> None:
@@ -107,9 +106,13 @@ class Claimer:
         self._noticed = True
         self._event.set()
 
+    def is_busy(self) -> bool:
+        """Whether the worker has worked for a while without a pause: it looks for more work without notices."""
+        return self._state.is_busy()
+
     def resume(self) -> None:
         """Scans everything at once, because an operator let the worker claim again; its state is written anew."""
-        self._announced = None
+        self._state.forget()
         self.notice()
 
     def stop(self) -> None:
@@ -125,13 +128,15 @@ class Claimer:
             self._event.clear()
             found = self._round() if self._may_claim() else 0
             if found:
-                self._announce_work()
+                self._state.note_work()
                 self._wait = self._first_wait()
-                if self._says_idle():  # few messages: let the event loop start this one before the next look
-                    self._event.wait(_SHORTEST_WAIT)
+                if self._state.says_idle():  # few messages: let the event loop start this one before the next look
+                    for cursor in self._cursors.values():
+                        cursor.look_next()
+                    self._event.wait(_OWED_LOOK)
                 continue
-            if self._has_room and self._resting_since is None:
-                self._resting_since = time.monotonic()
+            if self._has_room:
+                self._state.note_rest()
             if self._is_idle():
                 return
             if self._wait >= _IDLE_AFTER and self._has_room and self._may_claim() and self._announce_sleep():
@@ -153,7 +158,8 @@ class Claimer:
         return max(_SHORTEST_WAIT, min([longest, *coming]))
 
     def _round(self) -> int:
-        found = 0
+        found, is_full = 0, False
+        self._needs_slot = True  # before the pools are asked: a slot may become free meanwhile
         self._has_room = False  # while every pool is full, notices are not wanted
         self._shared_waiting.invalidate()
         if self._noticed:
@@ -161,7 +167,7 @@ class Claimer:
             for cursor in self._cursors.values():
                 cursor.request_scan()
         for pool in self._pools:
-            if self._stopping or not self._limiting.allowed(1) or (found and self._says_idle()):
+            if self._stopping or not self._limiting.allowed(1) or (found and self._state.says_idle()):
                 break  # few messages: the event loop starts this one, and the next round comes within a millisecond
             wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
@@ -169,8 +175,10 @@ class Claimer:
                 found += self._claim(pool, self._limiting.allowed(wanted), busy=found > 0)
             elif self._limiting.most is None:
                 found += self._claim_limited(pool)
+            is_full = is_full or not wanted
             if self._cursor(pool).has_suspects and time.monotonic() >= self._next_suspect:
                 found += self._run_suspects(pool)
+        self._needs_slot = is_full or self._may_be_limited()
         return found
 
     def _cursor(self, pool: Pool) -> ClaimCursor:
@@ -189,12 +197,15 @@ class Claimer:
         cursor = self._cursor(pool)
         self._turn += 1
         parts = max(1, cursor.has_other_work + cursor.has_lanes + cursor.has_gates)
+        working = any(other.waiting() for other in self._pools if other is not pool)
         from_lanes = self._claim_lanes(pool, cursor, (wanted + self._turn % parts) // parts)
         for_gates = (wanted + (self._turn + 1) % parts) // parts if cursor.has_gates else 0
         found = from_lanes + self._claim_gates(pool, cursor, for_gates)
         if found < wanted:
             counted = self._counted(pool)
-            found += len(self._claim_and_hold(pool, lambda: cursor.claim(wanted - found, counted=counted, busy=busy)))
+            found += len(self._claim_and_hold(
+                pool, lambda: cursor.claim(wanted - found, counted=counted, busy=busy, working=working)
+            ))  # fmt: skip
         if found < wanted and not from_lanes:  # the scan above may have found lanes or gates
             found += self._claim_lanes(pool, cursor, wanted - found)
         if found < wanted and not for_gates:
@@ -336,9 +347,8 @@ class Claimer:
         Messages committed before the write gave no notice: the next round scans everything. A publisher that commits
         after it may have looked for idle workers before: poll soon, so that its message does not wait long (H25).
         """
-        if not self._set_state("idle"):
+        if not self._state.announce_idle():
             return False
-        self._idle_since = time.monotonic()
         self._noticed = True
         self._wait = _SHORTEST_WAIT
         return True
@@ -349,36 +359,6 @@ class Claimer:
         While the worker's row says "idle", publishers give notice, but for those that looked at it before it said so:
         their messages wait no longer than it has said so (H25). Who frees a place at a limit gives none.
         """
-        if not self._says_idle() or self._may_be_limited():
+        if not self._state.says_idle() or self._may_be_limited():
             return _SHORTEST_WAIT
-        return min(max(_SHORTEST_WAIT, time.monotonic() - self._idle_since), _FIRST_WAIT, self._poll_interval)
-
-    def _says_idle(self) -> bool:
-        """Whether this worker's row says that it is idle, as far as the claimer knows."""
-        return self._announced == (self._lease.worker, "idle")
-
-    def _announce_work(self) -> None:
-        """Announces that this worker needs no notices, once it has worked for `_BUSY_AFTER` seconds without a pause."""
-        now, resting = time.monotonic(), self._resting_since
-        self._resting_since = None
-        if self._working_since is None or (resting is not None and now - resting >= _PAUSE):
-            self._working_since = now
-        elif now - self._working_since >= _BUSY_AFTER:
-            self._set_state("running")
-
-    def _set_state(self, state: WorkerState) -> bool:
-        """Writes the state to this worker's row, unless it was the last one written. True: it was written.
-
-        The last state is forgotten with a new incarnation, and after a write whose reply was lost.
-        """
-        worker = self._lease.worker
-        if not self._announces or self._announced == (worker, state):
-            return False
-        self._announced = None
-        try:
-            self._store.leases.set_state(worker, state)
-        except StoreError:
-            self._on_ambiguous()
-            return False
-        self._announced = worker, state
-        return True
+        return min(max(_SHORTEST_WAIT, time.monotonic() - self._state.idle_since), _FIRST_WAIT, self._poll_interval)

@@ -181,9 +181,10 @@ class ClaimLimits:
         return claim.gate is not None or self._counted.has(claim.queue, claim.destination)
 
     def may_settle_late(self, claim: Claimed) -> bool:
-        """Whether settling this delivery may be delayed: an HTTP request that is neither limited nor in a lane."""
-        bounded = self._bulkhead is not None and self._bulkhead.bounds(claim.destination)
-        return bounded and claim.lane is None and not self.is_limited(claim)
+        """Whether settling this delivery may be delayed: an HTTP request, or one that was claimed by list (out of a
+        backlog of short ones), if it is neither limited nor in a lane."""
+        may = claim.claim_list is not None or (self._bulkhead is not None and self._bulkhead.bounds(claim.destination))
+        return may and claim.lane is None and not self.is_limited(claim)
 
 
 def _is_counted(limit: Restriction) -> bool:

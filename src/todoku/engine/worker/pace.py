@@ -70,9 +70,11 @@ class Pace:
     One thread calls `done`, another the other methods.
     """
 
-    def __init__(self, slots: int, most: int, batch: int = 1) -> None:
+    def __init__(self, slots: int, most: int, batch: int = 1, *, claims_ahead: int = 1) -> None:
         self._slots = slots
         self._most = max(most, 1)
+        self._most_ahead = self._most * claims_ahead
+        """Two claims ahead let the slots start one of them while the other is on its way."""
         self.batch = batch
         self._per_slot = 1
         """How many deliveries a slot is expected to take at once: twice as many as lately, up to a batch."""
@@ -96,7 +98,7 @@ class Pace:
         ended = sum([number for _, number, _ in lately])
         if ended >= 2 * at_once:
             ended = max(ended, self._expected(ended, lately, now))
-        return max(0, min(self._most, ended - at_once))
+        return max(0, min(self._most_ahead, ended - at_once))
 
     def _expected(self, ended: int, lately: list[tuple[int, int, float]], now: float) -> int:
         """Returns how many will start in the next `_AHEAD` seconds if so many `ended` since the first of them began."""

@@ -18,6 +18,10 @@ from todoku.engine.worker.slot_pool import SlotPool
 from todoku.engine.worker.step_pools import StepPools
 from todoku.engine.worker.thread_pool import Errand, ThreadPool, ThreadRunner
 
+_CLAIMS_AHEAD: Final = 2
+"""Full claims that may wait for a slot, unless the settings say how many deliveries: with one, slots that take
+milliseconds rested while the next claim was on its way."""
+
 DESTINATIONS_AT_ONCE: Final = 4
 JOBS_AT_ONCE: Final = 3
 REQUESTS_AHEAD: Final = 2 * BATCH
@@ -86,7 +90,10 @@ def _pool(
         case "send" | "loop":
             slots = settings.concurrency or (JOBS_AT_ONCE if kind == "loop" else DESTINATIONS_AT_ONCE)
             batch = max(target.batch for target in targets)
-            return SlotPool(kind, names, executor, slots=slots, most=most, on_done=on_done, batch=batch)
+            ahead = _CLAIMS_AHEAD if settings.batch is None else 1
+            return SlotPool(
+                kind, names, executor, slots=slots, most=most, on_done=on_done, batch=batch, claims_ahead=ahead
+            )
         case _:
             return _thread_pool(kind, names, settings, executor, on_done)
 

@@ -53,12 +53,12 @@ class SlotPool:
 
     def __init__(
         self, name: str, destinations: tuple[str, ...], executor: Executor, *, slots: int, most: int,
-        on_done: Callable[[], None], ready: BoundedQueue | None = None, batch: int = 1,
+        on_done: Callable[[], None], ready: BoundedQueue | None = None, batch: int = 1, claims_ahead: int = 1,
     ) -> None:  # fmt: skip
         self.name = name
         self.destinations = destinations
         self.slots = slots
-        self.pace = Pace(slots, most, batch)
+        self.pace = Pace(slots, most, batch, claims_ahead=claims_ahead)
         self._executor = executor
         self._on_done = on_done
         self._ready = ReadyQueue(time.monotonic) if ready is None else ready

@@ -106,15 +106,9 @@ class Worker:
             slots=lambda: sum(pool.slots for pool in self._pools),
         )  # fmt: skip
         self._settler = Settler(
-            store,
-            registry,
-            telemetry,
-            self._hold,
-            chance=random.random,
-            on_settled=self._after_settle,
-            on_failure=self._fail,
-            may_settle_late=self._limiting.may_settle_late,
-        )
+            store, registry, telemetry, self._hold, chance=random.random, on_settled=self._after_settle,
+            on_failure=self._fail, may_settle_late=self._limiting.may_settle_late,
+        )  # fmt: skip
         self._executor = Executor(
             store, registry, self._lease, telemetry,
             put=self._settler.put, give_back=self._settler.give_back, breakers=self._breakers, on_failure=self._fail,
@@ -122,7 +116,7 @@ class Worker:
             opener=Opener(settings.master_keys, store, monotonic=time.monotonic), tracebacks=settings.tracebacks,
             is_draining=self._draining.is_set,
         )  # fmt: skip
-        self._pool_set = Pools(registry, settings, self._executor, self._wake_claimer)
+        self._pool_set = Pools(registry, settings, self._executor, self._slot_freed)
         self._pools = self._pool_set.all
         self._pinging = PingTask(registry, on_change=self._breakers.record_ping)
         self._maintainer = Maintainer(
@@ -264,7 +258,7 @@ class Worker:
         if claimer is None or heart is None or not self._settings.notify or self._until_idle:
             return None
         try:
-            listener = self._store.listen(claimer.notice, heart.read_limits_soon)
+            listener = self._store.listen(claimer.notice, heart.read_limits_soon, claimer.is_busy)
         except StoreError as error:
             Log(worker=self.name).warning("NOT_LISTENING", error=str(error))
             return None
@@ -287,9 +281,14 @@ class Worker:
         )
 
     def _wake_claimer(self) -> None:
-        """Wakes the claimer: a slot is free, deliveries were settled, or a queue was resumed."""
+        """Wakes the claimer: deliveries were settled, or a queue was resumed."""
         if self._claimer is not None:
             self._claimer.poke()
+
+    def _slot_freed(self) -> None:
+        """Wakes the claimer if it waits for a slot, and a drain, which waits for all of them."""
+        if self._claimer is not None:
+            self._claimer.slot_freed()
         if self._draining.is_set() and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._slot_free.set)
 

@@ -65,7 +65,7 @@ union all select 'gate', queue, destination, seconds from ({waiting_gates}) gate
 -- A locked row stays where it is until the commit, so the update finds it by its ctid, without a second index. A row
 -- that changed between this statement's snapshot and its lock is a version the snapshot does not show: it is not taken,
 -- and a later claim finds it. A row that is locked may be listed since: `listed` looks again.
-with {slice}, due as materialized (
+with {slice}, {named}, due as materialized (
     select d.ctid, d.id, d.epoch from slice s cross join lateral (
         select ctid, id, epoch {due}) d
      limit :most
@@ -81,52 +81,94 @@ select {claimed}
 -- expire, are named in one row and stay as they are, if there are enough of them, and every live worker knows lists. The
 -- others are taken one by one. Of a listed delivery only what differs from others of its place is sent: its columns
 -- from `epoch` on are null, because they are known (epoch 0, first attempt). Rows are in no order: the caller sorts them.
-with {slice}, place as materialized (
-    select s.*, s.destination = any (:listable::text[]) as lists from slice s
+-- Whoever made a list took what was due before its end. So a claim from a remembered position begins behind the last
+-- list that ends at its place, and need not pass over what these lists name one by one; a scan (without a position) does,
+-- and finds what others left. A last delivery that has changed may be due at another time, and one in a lane took nobody
+-- else's turn: they say nothing. None of this protects anything: what is in a list is not taken because `listed` says so.
+with {slice}, ends as materialized (
+    select l.ids, d.* from (select ids from todoku_claim_list order by id) l
+      left join lateral (select queue, destination, priority, next_run_at, id from todoku_delivery
+                          where id = l.ids[cardinality(l.ids)] and lane is null and epoch = 0 and worker_id is null
+                          limit 1) d on true
+), place as materialized (
+    select s.queue, s.destination, s.priority, s.most, s.place, s.destination = any (:listable::text[]) as lists,
+           s.after_id > 0 as remembered, coalesce(e.id, s.after_id) as after_id,
+           coalesce(date_part('epoch', e.next_run_at), s.after_at) as after_at
+      from slice s left join lateral (
+        select next_run_at, id from ends
+         where s.after_id > 0 and queue = s.queue and destination = s.destination and priority = s.priority
+           and (next_run_at, id) > (to_timestamp(s.after_at), s.after_id)
+         order by next_run_at desc, id desc limit 1) e on true
+     order by s.place
+), named as materialized (
+    select unnest(ids) as id from ends e
+     where not exists (select from place p
+                        where p.remembered and p.queue = e.queue and p.destination = e.destination
+                          and p.priority = e.priority)
 ), due as materialized (
     select d.ctid, d.id, d.epoch, d.message_seq, d.max_attempts, d.next_run_at, d.timeout, s.place,
-           s.lists and d.untouched as lists
+           s.lists and d.untouched as lists, s.destination, null::smallint as priority
       from place s cross join lateral (
-        select d.ctid, d.id, d.epoch, d.message_seq, d.max_attempts, d.next_run_at, d.timeout,
-               d.epoch = 0 and d.attempts = 0 and d.snoozes = 0 and d.replay_count = 0 and d.expires_at = 'infinity'
-                   as untouched
+        select d.ctid, d.id, d.epoch, d.message_seq, d.max_attempts, d.next_run_at, d.timeout, {untouched} as untouched
           {due}) d
      limit :most
-), {listed}, {me}, list as (
+), {listed}, {me}, {list}, updated as (
+    update todoku_delivery d set {take}
+     where ctid = any (array(select ctid from due where {by_row})) and exists (select from me)
+    returning null::bigint as place, {updated_columns}
+), {list_taken}
+select {list_claimed}
+
+-- name: list
+-- A fragment: one row that names what may be listed, if it is enough, and if every live worker knows lists.
+list as (
     insert into todoku_claim_list (worker_id, ids, first_id, last_id, claimed_at)
     select :worker, array_agg(id), min(id), max(id), todoku_now()
       from due where {unlisted} and lists and exists (select from me)
        and not exists (select from todoku_worker w where not w.lists and w.expires_at > todoku_now())
     having count(*) >= :fewest
     returning id
-), updated as (
-    update todoku_delivery d set {take}
-     where ctid = any (array(select ctid from due
-                              where {unlisted} and not (lists and exists (select from list))))
-       and exists (select from me)
-    returning d.id, d.message_seq, d.max_attempts, d.next_run_at, d.timeout, d.epoch, d.destination, d.queue, d.priority,
-              d.attempts, d.snoozes, d.replay_count, d.expires_at
-), taken as (
-    select null::bigint as list, null::bigint as place, u.* from updated u
+)
+
+-- name: untouched
+-- A fragment: a delivery of which nothing is known but that it waits. Its destination has to allow lists, too.
+d.epoch = 0 and d.attempts = 0 and d.snoozes = 0 and d.replay_count = 0 and d.lost = 0 and d.gate is null
+               and d.expires_at = 'infinity'
+
+-- name: by_row
+-- A fragment: what is due, and not listed by this claim.
+{unlisted} and not (lists and exists (select from list))
+
+-- name: updated_columns
+-- A fragment: what `list_taken` needs of a row that was taken by itself.
+d.id, d.message_seq, d.max_attempts, d.next_run_at, d.timeout, d.epoch, d.destination, d.queue,
+              d.priority, d.attempts, d.snoozes, d.replay_count, d.expires_at, d.lost, d.gate
+
+-- name: list_taken
+-- A fragment: the rows of a claim by list, those that were taken by themselves first.
+taken as (
+    select null::bigint as list, u.* from updated u
     union all
     select (select id from list), d.place, d.id, d.message_seq, d.max_attempts, d.next_run_at, d.timeout,
-           null, null, null, null, null, null, null, null
+           null, d.destination, null, d.priority, null, null, null, null, null, null
       from due d where {unlisted} and lists and exists (select from list)
 )
-select t.list, t.place, t.id, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.payload_bytes,
+
+-- name: list_claimed
+-- A fragment: the columns that a claim by list returns. Each row finds its message by primary key.
+t.list, t.place, t.id, t.message_seq, m.id::text, m.topic, m.key, m.payload::text, m.payload_bytes,
        m.content_type, m.headers::text, t.max_attempts, date_part('epoch', t.next_run_at),
-       date_part('epoch', m.created_at), t.timeout, m.key_hash, m.digest, e.state, e.digest,
-       t.epoch, t.destination, t.queue, t.priority, t.attempts, t.snoozes, t.replay_count,
-       case when t.expires_at < 'infinity' then date_part('epoch', t.expires_at) end
+       date_part('epoch', m.created_at), t.timeout, m.key_hash, m.digest,
+       case when m.key_hash is not null then (
+           select array[l.state, l.digest] from todoku_ledger l
+            where l.key_hash = m.key_hash and l.scope = 'effect:' || t.destination) end, t.priority,
+       t.epoch, case when t.list is null then t.destination end, t.queue, t.attempts, t.snoozes, t.replay_count,
+       case when t.expires_at < 'infinity' then date_part('epoch', t.expires_at) end, t.lost, t.gate
   from taken t
-  left join lateral (select * from todoku_message m where m.seq = t.message_seq limit 1) m on true
-  left join lateral (select state, digest from todoku_ledger l
-                      where m.key_hash is not null and l.key_hash = m.key_hash
-                        and l.scope = 'effect:' || coalesce(t.destination, (:destinations::text[])[t.place])
-                      limit 1) e on true
+  left join lateral (select * from todoku_message m where m.seq = t.message_seq offset 0) m on true
 
 -- name: slice
--- A fragment: the places to claim from that are neither paused nor behind an open breaker, and what lists name.
+-- A fragment: the places to claim from that are neither paused nor behind an open breaker.
 slice as materialized (
     select s.* from unnest(:queues::text[], :destinations::text[], :priorities::smallint[],
                           :after_ats::float8[], :after_ids::bigint[], :mosts::int[])
@@ -135,7 +177,11 @@ slice as materialized (
        and not exists (select from todoku_destination b
                         where b.name = s.destination and b.open_until > todoku_now())
      order by place
-), named as materialized (
+)
+
+-- name: named
+-- A fragment: the deliveries that the lists of all workers name.
+named as materialized (
     select unnest(ids) as id from (select ids from todoku_claim_list order by id) l
 )
 

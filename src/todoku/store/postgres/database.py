@@ -137,7 +137,12 @@ class PostgresDatabase:
             yield PostgresBulk(connection, PostgresTx(connection, self._restyled), self._settings.schema)
 
     def listen(
-        self, notice: Callable[[], None], *, awaited: Callable[[str], None], limited: Callable[[], None]
+        self,
+        notice: Callable[[], None],
+        *,
+        awaited: Callable[[str], None],
+        limited: Callable[[], None],
+        is_busy: Callable[[], bool],  # noqa: ARG002 - a busy worker's row says so
     ) -> Listener:
         def heard(payload: str) -> None:
             if payload.startswith(AWAITED):

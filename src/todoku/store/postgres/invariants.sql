@@ -44,10 +44,16 @@ select 'delivery ' || d.id from todoku_delivery d
  where d.status = 'sending' and not exists (select from todoku_worker w where w.id = d.worker_id) limit :most
 
 -- name: verify_lane_owner
--- Only reads. I3, I10: running deliveries of a lane belong to the worker that owns the lane.
-select 'delivery ' || d.id from todoku_delivery d
+-- Only reads. I3, I10: running deliveries of a lane, listed ones too, belong to the worker that owns the lane.
+select 'delivery ' || d.id
+  from (select id, lane, worker_id from todoku_delivery where status = 'sending' and lane is not null
+        union all
+        select d.id, d.lane, c.worker_id
+          from todoku_claim_list c cross join lateral unnest(c.ids) as named(id)
+          join todoku_delivery d on d.id = named.id
+         where d.epoch = 0 and d.worker_id is null and d.lane is not null) d
   left join todoku_lane l on l.id = d.lane
- where d.status = 'sending' and d.lane is not null and l.worker_id is distinct from d.worker_id limit :most
+ where l.worker_id is distinct from d.worker_id limit :most
 
 -- name: verify_epoch
 -- Only reads. I4: the epoch rises with every claim, and is above that of every recorded attempt.

@@ -23,37 +23,60 @@ with due as materialized (
 ), {me}
 update todoku_lane set worker_id = :worker, epoch = epoch + 1
  where id = any (array(select id from due)) and exists (select from me)
-returning id, failures
+returning id, failures, queue, destination
 
 -- name: claim_lane_rows
 -- The lanes are owned by this worker. Rows are taken in id order up to the first that may not run yet: it blocks the
 -- rest (I10). A row that another transaction is changing counts as such: it is neither overtaken nor waited for,
--- because its cancellation may be waiting for this lane (H11). A row whose owner died is claimed alone, once it is the
--- oldest (H6).
-with first as materialized (
+-- because its cancellation may be waiting for this lane (H11). So does one that is listed, which is one of a worker that
+-- is gone: the lists of live workers name rows of lanes that are theirs. A row whose owner died is claimed alone, once
+-- it is the oldest (H6).
+with {lane_next}, due as materialized (select id from next where {alone}), {me}, {taken}
+select {claimed}
+
+-- name: claim_lane_list
+-- As claim_lane_rows and claim_list in one. It needs no second look at lists: whoever listed a delivery of these lanes
+-- had them, and committed before this worker locked the lanes, in a statement before this one. Rows are locked, so that
+-- an act that has locked one, and seen no list, is not overtaken by one; and found by their ids, not their places on
+-- disk: one that changed since the snapshot must not be left out while its followers are taken.
+with {lane_next}, due as materialized (
+    select *, untouched and destination = any (:listable::text[]) as lists from next where {alone}
+), listed as materialized (select '{}'::bigint[] as ids), {me}, {list}, updated as (
+    update todoku_delivery d set {take}
+     where id = any (array(select id from due where {by_row})) and exists (select from me)
+    returning d.lane as place, {updated_columns}
+), {list_taken}
+select {list_claimed}
+
+-- name: alone
+-- A fragment: rows whose owner did not die; or one whose owner did, once it is the oldest (H6).
+case when (select lost > 0 from next order by next_run_at, id limit 1)
+     then id = (select id from next order by next_run_at, id limit 1) else lost = 0 end
+
+-- name: lane_next
+-- A fragment: the first rows of lanes, locked, up to the first of each that may not run yet.
+{named}, first as materialized (
     select s.lane, d.id
       from (select lane::bigint, most::int from json_each_text(:mosts::json) as m(lane, most)) s
      cross join lateral (
         select id from todoku_delivery
          where lane = s.lane and status <> 'aborted' order by id limit s.most) d
 ), held as materialized (
-    select id, lost, next_run_at,
-           status <> 'sending' and next_run_at <= todoku_now() and expires_at > todoku_now() as runs
-      from todoku_delivery
+    select d.id, d.epoch, d.message_seq, d.max_attempts, d.timeout, d.destination, d.priority, d.lost, d.next_run_at,
+           {untouched} as untouched,
+           status <> 'sending' and next_run_at <= todoku_now() and expires_at > todoku_now()
+               and (epoch > 0 or id not in (select id from named)) as runs
+      from todoku_delivery d
      where id = any (array(select id from first)) and status <> 'aborted' for update skip locked
 ), head as materialized (
-    select f.lane, f.id, h.lost, h.next_run_at, coalesce(h.runs, false) as runs
+    select f.lane as place, f.id, h.epoch, h.message_seq, h.max_attempts, h.timeout, h.destination, h.priority, h.lost,
+           h.next_run_at, h.untouched, coalesce(h.runs, false) as runs
       from first f left join held h on h.id = f.id
 ), next as materialized (
-    select id, lost, next_run_at from (
+    select * from (
         select *, bool_and(runs) over w and (row_number() over w = 1 or max(lost) over w = 0) as able
-          from head window w as (partition by lane order by id)) h where able
-), due as materialized (
-    select id from next
-     where case when (select lost > 0 from next order by next_run_at, id limit 1)
-                then id = (select id from next order by next_run_at, id limit 1) else lost = 0 end
-), {me}, {taken}
-select {claimed}
+          from head window w as (partition by place order by id)) h where able
+)
 
 -- name: lock_lanes
 -- A separate statement: the next one sees what operators did to these lanes before this one got the locks. Sorted
@@ -64,21 +87,30 @@ select from todoku_lane where id = any (:lanes::bigint[]) order by id for update
 -- The worker owns the lanes until this statement releases them, which it does once none of their deliveries is in
 -- flight. A lane is due when its next row is; without one it is checked again in 20 ms. With `drop`, lanes that end
 -- empty are left as they are and returned, for drop_empty_lanes in this transaction: one write less than a release
--- before it. Their rows are locked. Deliveries in flight are read once, from the small index of owned rows: a lane may
--- have a hundred thousand followers. They are not read at all if no head has been touched before (epoch 0): rows are
--- claimed in order, so nothing behind such a head is in flight. The update finds lanes by their ids and takes no join,
--- which could walk over all lanes; ids are sorted and unique, so the time of an id has the same place in its array.
-with flying as materialized (
+-- before it. Their rows are locked. Rows are claimed in order: behind a head that was never claimed, nothing is in
+-- flight, and a head that looks so is in flight if a list of this worker names it. Behind another one, deliveries in
+-- flight are read once, from the small index of owned rows and from the lists: a lane may have a hundred thousand
+-- followers. A head that was written out has an owner, though its epoch is 0. The update finds lanes by their ids and
+-- takes no join, which could walk over all lanes; ids are sorted and unique, so the time of an id has the same place in
+-- its array.
+with mine as materialized (
+    select unnest(ids) as id from (select ids from todoku_claim_list where worker_id = :worker order by id) l
+), flying as materialized (
     select distinct lane from (
-        select lane from todoku_delivery where worker_id = :worker and status = 'sending' offset 0) owned
+        (select lane from todoku_delivery where worker_id = :worker and status = 'sending' offset 0)
+        union all
+        select d.lane from mine cross join lateral (
+            select lane from todoku_delivery where id = mine.id and epoch = 0 and worker_id is null limit 1) d) owned
      where lane = any (:lanes::bigint[])
 ), seen as materialized (
     select l.id, l.destination, b.busy, p.parks, :drop and head.next_run_at is null and not p.parks as ends,
            coalesce(head.next_run_at, todoku_now() + interval '20 milliseconds') as ready_at
       from todoku_lane l
-      left join lateral (select next_run_at, epoch from todoku_delivery d
+      left join lateral (select id, next_run_at, epoch = 0 and worker_id is null as untouched from todoku_delivery d
                           where d.lane = l.id and d.status <> 'aborted' order by d.id limit 1) head on true
-     cross join lateral (select coalesce(head.epoch, 0) > 0 and l.id = any (array(select lane from flying)) as busy) b
+     cross join lateral (select case when head.untouched then head.id in (select id from mine)
+                                     else head.id is not null and l.id = any (array(select lane from flying)) end
+                                as busy) b
      cross join lateral (select l.parked or (l.id = any (:aborting::bigint[]) and not {skips}) as parks) p
      where l.id = any (:lanes::bigint[]) and l.worker_id = :worker
 ), kept as materialized (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import selectors
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from typing import Any, Final
 
 import psycopg
@@ -69,8 +69,10 @@ class PostgresListener:
         # psycopg's own wait wakes this thread ten times a second, and select() supports no descriptor above 1023. Its
         # `notifies` reads a notice in more than twice the time, and the worker's next message waits for that.
         pgconn = connection.pgconn
-        while not self._closed.is_set():
-            pgconn.consume_input()
-            while (notify := pgconn.notifies()) is not None:
-                self._notice(notify.extra.decode())
-            wait([connection.fileno()], timeout=_CHECK_EVERY)
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection.fileno(), selectors.EVENT_READ)
+            while not self._closed.is_set():
+                pgconn.consume_input()
+                while (notify := pgconn.notifies()) is not None:
+                    self._notice(notify.extra.decode())
+                selector.select(_CHECK_EVERY)

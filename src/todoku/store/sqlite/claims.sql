@@ -106,16 +106,19 @@ select '[' || coalesce(group_concat(row), '') || ']' from (
 {take} where id in (select value from json_each(:ids))
 
 -- name: packed
--- A fragment: the columns of `claimed` as a JSON array, times in microseconds, bytes as hexadecimal digits. Large
--- messages are left out, and the last item says so: the text must not grow without bound.
-json_array(t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key,
-           case when {small} then m.payload end,
-           case when {small} and m.payload_bytes is not null then hex(m.payload_bytes) end,
-           m.content_type, case when {small} then m.headers end,
-           t.destination, t.queue, t.priority, t.lane, t.gate, t.attempts + 1, t.max_attempts, t.lost, t.snoozes,
-           t.replay_count, t.next_run_at, m.created_at,
-           case when t.expires_at < 9223372036854775807 then t.expires_at end, t.timeout,
-           m.key_hash, m.digest, e.state, e.digest, {small})
+-- A fragment: what `claimed` has, as a JSON array in the order of PackedRow, times in microseconds, bytes as hexadecimal
+-- digits. Large messages are left out: the text must not grow without bound.
+case when {small}
+     then json_array({packed_columns}, m.payload,
+                     case when m.payload_bytes is not null then hex(m.payload_bytes) end, m.headers)
+     else json_array({packed_columns}) end
+
+-- name: packed_columns
+-- A fragment: all but the message's contents, and what is the same in every row that a plain claim may take.
+t.id, t.epoch + 1, t.message_seq, m.id, m.topic, m.key, m.content_type, t.destination, t.queue, t.priority,
+       t.attempts + 1, t.max_attempts, t.snoozes, t.replay_count, t.next_run_at, m.created_at,
+       case when t.expires_at < 9223372036854775807 then t.expires_at end, t.timeout,
+       m.key_hash, m.digest, e.state, e.digest
 
 -- name: small
 -- A fragment: the message is small enough to be packed.

@@ -182,9 +182,10 @@ class SqliteDatabase:
         *,
         awaited: Callable[[str], None],  # noqa: ARG002 - a file gives no such notices
         limited: Callable[[], None],  # noqa: ARG002
+        is_busy: Callable[[], bool],
     ) -> Listener:
         with self._translate_errors():
-            return SqliteListener(self.path, notice, timeout=self._timeout)
+            return SqliteListener(self.path, notice, is_busy, timeout=self._timeout)
 
     def listen_for_ends(self, ended: Callable[[str], None]) -> Listener | None:  # noqa: ARG002  a file gives no notices
         return None
@@ -248,7 +249,7 @@ class SqliteDatabase:
             )
             rows += unpack(packed, lambda seqs: tx.rows("claim_large", seqs=seqs))
         if rows:
-            tx.rows("claim_taken", worker=worker, ids=[row[0] for row in rows])
+            tx.rows("claim_taken", worker=worker, ids=[row.id for row in rows])
         return rows
 
     def migrate(self) -> Migrated:

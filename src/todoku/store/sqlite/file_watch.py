@@ -11,6 +11,9 @@ from todoku.store.sqlite.writer import connect
 
 _SOONEST: Final = 0.002
 _LONGEST: Final = 0.005
+_BUSY: Final = 0.05
+"""Seconds between two checks while the worker is busy: its own commits change the file all the time, and each check
+takes the interpreter's lock from its event loop."""
 
 
 class SqliteListener:
@@ -18,9 +21,10 @@ class SqliteListener:
 
     announces = False
 
-    def __init__(self, path: str, notice: Callable[[], None], *, timeout: float) -> None:
+    def __init__(self, path: str, notice: Callable[[], None], is_busy: Callable[[], bool], *, timeout: float) -> None:
         self._connection = connect(path, timeout=timeout)
         self._notice = notice
+        self._is_busy = is_busy
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="todoku listener", daemon=True)
         self._thread.start()
@@ -34,7 +38,7 @@ class SqliteListener:
     def _run(self) -> None:
         version, wait = self._version(), _SOONEST
         self._notice()  # of what was committed after the worker's first look and before this watch began (MEND-3)
-        while not self._closed.wait(wait):
+        while not self._closed.wait(_BUSY if self._is_busy() else wait):
             if (seen := self._version()) is not None and seen != version:
                 version, wait = seen, _SOONEST
                 self._notice()

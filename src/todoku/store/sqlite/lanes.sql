@@ -16,7 +16,7 @@ select l.id from json_each(:places) p cross join todoku_lane l indexed by todoku
 
 -- name: take_lanes
 -- Reads and takes the same lanes: no other connection writes between the two statements.
-select id, failures from todoku_lane where id in ({due_lanes});
+select id, failures, queue, destination from todoku_lane where id in ({due_lanes});
 update todoku_lane set worker_id = :worker, epoch = epoch + 1 where id in ({due_lanes})
 
 -- name: lane_rows

@@ -1,7 +1,8 @@
 """The one thread of this process that writes to a SQLite file.
 
 SQLite has one write lock. Threads that compete for it would poll and sleep; a queue in front of one writer thread is
-fair and costs a hand-over. Against other processes, BEGIN IMMEDIATE is retried with random waits.
+fair and costs a hand-over. Against other processes, BEGIN IMMEDIATE is retried with random waits, and a writer that
+meets others leaves the lock to them between two transactions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from todoku.core.errors import DatabaseBusy, MixedSQLite, UnsafeJournal
@@ -128,14 +129,28 @@ def connect(path: str, *, timeout: float, factory: type[sqlite3.Connection] = sq
     return connection
 
 
-def execute_waiting(connection: sqlite3.Connection, sql: str, *, timeout: float) -> list[Any]:
+_FIRST_WAIT: Final = 0.0005
+_LONGEST_WAIT: Final = 0.001
+"""Seconds between two attempts to get the lock, at most: busy writers have it nearly always, and a waiter that asked
+every 50 ms got it after 5 to 9 s. An attempt takes some 50 µs of processor time."""
+
+_GAP: Final = 0.0012
+"""Seconds for which a writer leaves the lock to other processes between two transactions, if it had to wait for one of
+them lately. It is longer than the longest wait, so whoever waits finds the lock free."""
+
+_LATELY: Final = 0.1
+
+
+def execute_waiting(
+    connection: sqlite3.Connection, sql: str, *, timeout: float, on_wait: Callable[[], None] | None = None
+) -> list[Any]:
     """Executes `sql` (BEGIN, COMMIT, a pragma) and waits for other processes; DatabaseBusy after `timeout` seconds.
 
-    The waits are random: with equal waits two processes that collide once would collide again and again. They are
-    short: busy writers take the lock again at once, and a waiter that polled every 50 ms got it after 5 to 9 s.
+    The waits are random: with equal waits two processes that collide once would collide again and again. `on_wait` is
+    called before each of them.
     """
     deadline = time.monotonic() + timeout
-    longest = 0.001
+    longest = _FIRST_WAIT
     while True:
         try:
             return connection.execute(sql).fetchall()
@@ -147,8 +162,10 @@ def execute_waiting(connection: sqlite3.Connection, sql: str, *, timeout: float)
                     f"another connection has held the database lock for {timeout:.0f} s",
                     hint="if this thread has a transaction open, pass tx= to join it; else end the long transaction",
                 ) from error
+            if on_wait is not None:
+                on_wait()
             time.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - a wait, not a secret
-            longest = min(longest * 2, 0.002)
+            longest = min(longest * 2, _LONGEST_WAIT)
 
 
 def set_journal(connection: sqlite3.Connection, *, wal: bool | None, timeout: float) -> str:
@@ -184,6 +201,7 @@ class Writer:
         except BaseException:
             self._connection.close()
             raise
+        self._waited_at = self._ended_at = float("-inf")
         self._transaction = transaction_lock()
         self._thread = threading.Thread(target=self._run, name=f"todoku-writer:{Path(path).name}", daemon=True)
         self._thread.start()
@@ -215,7 +233,8 @@ class Writer:
     def _transact(self, operation: str, work: Callable[[sqlite3.Connection], T]) -> T:
         refuse_other_libraries(self._path)
         connection = self._connection
-        execute_waiting(connection, "begin immediate", timeout=self._timeout)
+        self._leave_gap()
+        execute_waiting(connection, "begin immediate", timeout=self._timeout, on_wait=self._note_wait)
         try:
             result = work(connection)
             reach(f"{operation}.before_commit")
@@ -229,7 +248,19 @@ class Writer:
                 self._connection = connect(self._path, timeout=self._timeout)
                 connection.close()
             raise
+        finally:
+            self._ended_at = time.monotonic()
         return result
+
+    def _note_wait(self) -> None:
+        self._waited_at = time.monotonic()
+
+    def _leave_gap(self) -> None:
+        """Lets another process have the lock if it may be waiting for it: its attempts would miss a shorter gap."""
+        now = time.monotonic()
+        left = self._ended_at + _GAP - now
+        if left > 0 and now - self._waited_at < _LATELY:
+            time.sleep(left)
 
 
 def acquire_writer(path: str, user: object, *, wal: bool | None, timeout: float) -> Writer:
