@@ -48,6 +48,38 @@ insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destin
 select statement_timestamp(), id, epoch, message_seq, destination, queue, attempts, replay_count, %(worker)s
   from gone returning delivery_id"""
 
+PG_LIST = """
+with due as materialized (
+    select id, message_seq, next_run_at from todoku_delivery
+     where queue = 'bench' and destination = 'bench' and priority = 0 and status in ('pending', 'failed')
+       and lane is null and lost = 0 and gate is null and epoch = 0 and next_run_at <= statement_timestamp()
+       and (next_run_at, id) > (%(at)s, %(id)s)
+       and id not in (select unnest(ids) from todoku_claim_list)
+     order by next_run_at, id limit 500 for update skip locked
+), listed as materialized (
+    select todoku_listed(array(select id from due)) as ids
+), list as (
+    insert into todoku_claim_list (worker_id, ids, first_id, last_id, claimed_at)
+    select %(worker)s, array_agg(id), min(id), max(id), statement_timestamp()
+      from due where id <> all ((select ids from listed)::bigint[]) having count(*) > 0 returning id
+)
+select l.id, d.id, d.next_run_at, m.id, m.topic, m.payload::text
+  from list l cross join due d join todoku_message m on m.seq = d.message_seq
+ where d.id <> all ((select ids from listed)::bigint[])"""
+
+PG_SETTLE_LIST = """
+with owned as materialized (
+    delete from todoku_claim_list where id = %(list)s and worker_id = %(worker)s returning id
+), gone as (
+    delete from todoku_delivery
+     where id = any (%(ids)s::bigint[]) and epoch = 0 and worker_id is null and exists (select from owned)
+    returning id, epoch, message_seq, destination, queue, attempts, replay_count
+)
+insert into todoku_history (finished_at, delivery_id, epoch, message_seq, destination, queue, attempts,
+                            replay_count, worker_id)
+select statement_timestamp(), id, epoch, message_seq, destination, queue, attempts + 1, replay_count, %(worker)s
+  from gone returning delivery_id"""
+
 PG_PUBLISH = """
 with message as (
     insert into todoku_message (id, topic, type, payload, content_type, created_at)
@@ -59,20 +91,19 @@ select seq, 'bench', 'bench', 0, 'pending', 6, statement_timestamp(), statement_
 
 
 def drain_postgres(url: str) -> int:
-    """Claim 500 and settle them, until nothing is left."""
+    """Claim 500 by list, as a worker with a backlog does, and settle them, until nothing is left."""
     worker, done, at, last = uuid4(), 0, "-infinity", 0
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(PG_PLANS)
+        connection.prepare_threshold = 0  # like the product: planned once, not five times
         while True:
             claim = {"worker": worker, "at": at, "id": last}
-            rows = connection.execute(PG_CLAIM, claim, binary=True).fetchall()
+            rows = connection.execute(PG_LIST, claim, binary=True).fetchall()
             if not rows:
                 return done
-            last, at = rows[-1][0], rows[-1][2]
-            tokens = sorted((row[0], row[1]) for row in rows)  # `width_bucket` wants them so
-            ids, epochs = (f"{{{','.join(map(str, column))}}}" for column in zip(*tokens, strict=True))
-            settle = {"worker": worker, "ids": ids, "epochs": epochs}
-            done += len(connection.execute(PG_SETTLE, settle).fetchall())
+            at, last = max((row[2], row[1]) for row in rows)
+            settle = {"list": rows[0][0], "worker": worker, "ids": sorted(row[1] for row in rows)}
+            done += len(connection.execute(PG_SETTLE_LIST, settle).fetchall())
 
 
 def publish_postgres(url: str, number: int, batch: int) -> int:

@@ -15,13 +15,15 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bench.bars import Bar
 from bench.drains import QUICK, Figures, Sizes, Stage
+from bench.engine import limits
 from bench.http import beside, delivery, ingest
 from bench.judging import Run
 from bench.killing import killed_together
@@ -35,7 +37,7 @@ from bench.servers import NotHere, Running, started
 
 ROUNDS = 3
 _PASSED_OVER = (OSError, RuntimeError, AssertionError, subprocess.SubprocessError, NotHere, NotInstalled)
-"""What a benchmark of HTTP may end with: the others go on."""
+"""What a benchmark that stands beside the rows may end with: the others go on."""
 TARGET = Path(__file__).resolve().parent
 
 
@@ -114,26 +116,23 @@ class Bench:
 
         First what the issue asks for: ingest beside the endpoint that a user would write by hand, in turns with it.
         """
-        began, seconds, number = time.monotonic(), 3.0, 4_000
-        if not quick:
-            seconds, number = 5.0, 10_000
+        seconds, number = (3.0, 4_000) if quick else (5.0, 10_000)
         for kind in (Server.SQLITE, Server.POSTGRES):
             for part in (beside, delivery, ingest):
                 name = f"HTTP, {part.__name__.rpartition('.')[2]} on {kind}"
-                try:
-                    with self._fresh(kind) as url:
-                        self.more += part.bars(url, str(kind), seconds=seconds, number=number, rounds=self.rounds)
-                except (
-                    OSError,
-                    RuntimeError,
-                    AssertionError,
-                    subprocess.SubprocessError,
-                    NotHere,
-                    NotInstalled,
-                ) as error:
-                    self.missing[name] = str(error)
-                    print(f"  {name}: passed over: {error}", flush=True)
-        print(f"  (http: {time.monotonic() - began:.0f} s)", flush=True)
+                bars = partial(part.bars, name=str(kind), seconds=seconds, number=number, rounds=self.rounds)
+                self.beside(name, kind, bars)
+
+    def beside(self, name: str, kind: Server, bars: Callable[[str], list[Bar]]) -> None:
+        """The bars of another benchmark, on a fresh database; or why it was passed over."""
+        began = time.monotonic()
+        try:
+            with self._fresh(kind) as url:
+                self.more += bars(url)
+        except _PASSED_OVER as error:
+            self.missing[name] = str(error)
+            print(f"  {name}: passed over: {error}", flush=True)
+        print(f"  ({name}: {time.monotonic() - began:.0f} s)", flush=True)
 
     @contextmanager
     def _fresh(self, kind: Server) -> Iterator[str]:
@@ -218,11 +217,14 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> Run:
     try:
         peers = bench.start(bench.install(wanted))
         for row in options.chosen:
-            if row is not Row.HTTP:
+            if row not in (Row.BARE, Row.HTTP):
                 bench.row(row, peers)
                 write(bench.run(peers, time.monotonic() - began), options.to)
-        if Row.HTTP in options.chosen and (options.only is None or options.rows is not None):
-            bench.over_http(quick=options.quick)
+        if options.only is None or options.rows is not None:
+            if Row.BARE in options.chosen:
+                bench.beside("the limit", Server.POSTGRES, lambda url: limits(url, bench.sizes.jobs, bench.rounds))
+            if Row.HTTP in options.chosen:
+                bench.over_http(quick=options.quick)
     finally:
         bench.stop()
     run = bench.run(peers, time.monotonic() - began)

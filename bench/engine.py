@@ -33,6 +33,8 @@ from todoku.store.sqlite.database import file_path
 T = TypeVar("T")
 TEXT = "x" * 180
 SLOTS = 64
+LOST_AFTER_SEC = 120.0
+"""A process that does not come to the start or the end for so long has died: the run ends with an error."""
 
 
 def app(url: str, *, spans: bool = False, **settings: str) -> tuple[App, Any]:
@@ -88,7 +90,7 @@ def drained(url: str, number: int, work: Callable[..., None], processes: int) ->
     def measure() -> float:
         fill(url, number)
         context = multiprocessing.get_context("spawn")
-        ready = context.Barrier(processes + 1)
+        ready = context.Barrier(processes + 1, timeout=LOST_AFTER_SEC)
         children = [context.Process(target=work, args=(url, ready, True)) for _ in range(processes)]
         for child in children:
             child.start()
@@ -139,6 +141,22 @@ def server_limit(url: str, number: int) -> None:
     else:
         print(f"  PostgreSQL, pgbench with our statements, two clients: {rate:,.0f}/s", flush=True)
     check_empty(url)
+
+
+def limits(url: str, number: int, rounds: int) -> list[Bar]:
+    """For `make bench`: todoku beside the bare loop, and the bare loop with ten times the rows beside itself."""
+    migrate(url)
+    server_limit(url, number)  # first: its clients begin without a position, and would walk over what others deleted
+    small, large = number // 5, number * 2
+    few, loop, ours = compared(
+        rounds, "PostgreSQL, two processes", (f"bare, {small:,} jobs", drained(url, small, drain_bare, 2)),
+        (f"bare, {large:,} jobs", drained(url, large, drain_bare, 2)),
+        (f"todoku, {large:,} jobs", drained(url, large, drain_worker, 2)),
+    )  # fmt: skip
+    return [
+        Bar(f"bare loop: {large:,} jobs beside {small:,}", loop / few, 0.9, "x"),
+        Bar(f"drain of {large:,} beside the bare loop", ours / loop, 1.0, "x", at_most=True),
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------- latency
@@ -260,7 +278,8 @@ def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar
         )  # fmt: skip
         bars += [
             Bar("postgres_engine_drain_vs_bare", ours / loop, 0.75),
-            Bar("postgres_engine_drain_beyond_bare", ours / loop, 1.0, at_most=True),  # more: the bare loop is at fault
+            # Above it the bare loop is at fault.
+            Bar("postgres_engine_drain_beyond_bare", ours / loop, 1.0, at_most=True),
             Bar("postgres_engine_drain_per_second", ours, 40_000, "/s"),
         ]
         server_limit(url, number)

@@ -14,20 +14,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import psycopg
 
 from bench.bare import PG_PLANS
 from tests.support.postgres import debian_binaries
-from todoku.core.message import Claimed
 from todoku.store.sql import load
 
 T = TypeVar("T")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _BATCH: Final = 500
-_TOKEN_SHIFT: Final = 31
+_MORE: Final = 1.2
+"""Claims beyond those that would do: two that list at once leave rows to a later one."""
+
+_VARIABLES: Final = {
+    "queues": "{bench}", "destinations": "{bench}", "priorities": "{0}", "after_ats": "{0}", "after_ids": "{0}",
+    "mosts": f"{{{_BATCH}}}", "most": str(_BATCH), "listable": "{bench}", "fewest": "1",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +123,15 @@ def pgbench_rate(url: str, number: int, processes: int) -> float | None:
     workers = [str(uuid4()) for _ in range(processes)]
     with psycopg.connect(url, autocommit=True) as connection, tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "drain.sql"
-        script.write_text(_script(), "utf-8")
+        script.write_text(_script(connection), "utf-8")
         for worker in workers:
             connection.execute(
-                "insert into todoku_worker (id, name, started_at, expires_at)"
-                " values (%s, 'pgbench', now(), 'infinity')",
+                "insert into todoku_worker (id, name, started_at, expires_at, lists)"
+                " values (%s, 'pgbench', now(), 'infinity', true)",
                 (worker,),
             )
         ((before,),) = connection.execute("select count(*) from todoku_history").fetchall()
-        times = number // _BATCH // processes
+        times = int(_MORE * number / _BATCH / processes)
         command = [str(binaries / "pgbench"), "-n", "-M", "prepared", "-f", str(script), "-t", str(times)]
         began = time.perf_counter()
         running = [_started([*command, *_variables(worker), url]) for worker in workers]
@@ -146,25 +151,27 @@ def _started(command: list[str]) -> subprocess.Popen[str]:
 
 
 def _variables(worker: str) -> list[str]:
-    given = {
-        "worker": worker, "queues": "{bench}", "destinations": "{bench}", "priorities": "{0}",
-        "after_ats": "{0}", "after_ids": "{0}", "mosts": f"{{{_BATCH}}}", "most": str(_BATCH),
-    }  # fmt: skip
-    return [word for name, value in given.items() for word in ("-D", f"{name}={value}")]
+    return [word for name, value in {**_VARIABLES, "worker": worker}.items() for word in ("-D", f"{name}={value}")]
 
 
-def _script() -> str:
-    """The product's claim, whose rows stay in the server but for tokens and position, and its settle."""
+def _script(connection: psycopg.Connection[Any]) -> str:
+    """The product's claim by list, whose rows stay in the server but for ids and position, and its settle."""
     queries = load("todoku.store.postgres")
-    claim, _, columns = queries["claim"].rpartition("\nselect t.id,")
-    names = ", ".join(f"c{place}" for place in range(Claimed.__struct_fields__.index("worker")))
-    at = f"c{Claimed.__struct_fields__.index('next_run_at')}"
-    kept = f"""
-select '{{{{' || string_agg(c0::text, ',' order by c0) || '}},{{'
-       || string_agg((c1 << {_TOKEN_SHIFT})::text, ',' order by c0) || '}}}}' as tokens,
-       '{{' || max({at}) || '}}' as after_ats,
-       '{{' || (array_agg(c0 order by {at} desc, c0 desc))[1] || '}}' as after_ids, count(*) as number
+    claim, select, columns = queries["claim_list"].rpartition("\nselect t.list,")
+    names = ", ".join(f"c{place}" for place in range(_width(connection, queries["claim_list"])))
+    kept = """
+select coalesce('{' || string_agg(c2::text, ',' order by c2) || '}', '{}') as ids,
+       coalesce('{' || string_agg(c0::text, ',') || '}', '{}') as lists,
+       coalesce('{' || string_agg('1', ',') || '}', '{}') as times, '{' || coalesce(min(c0)::text, '') || '}' as over,
+       '{' || coalesce(max(c12), 0) || '}' as after_ats,
+       '{' || coalesce((array_agg(c2 order by c12 desc, c2 desc))[1], 0) || '}' as after_ids, count(*) as number
   from claimed"""
-    return (
-        f"{claim}, claimed({names}) as materialized (select t.id,{columns}){kept} \\gset\n{queries['settle_done']};\n"
-    )
+    claimed = f"claimed({names}) as materialized ({select.strip()}{columns})"
+    return f"{claim}, {claimed}{kept} \\gset\n{queries['settle_listed']};\n"
+
+
+def _width(connection: psycopg.Connection[Any], query: str) -> int:
+    """How many columns a claim returns; nothing is claimed."""
+    given = {**_VARIABLES, "worker": str(uuid4()), "most": "0"}
+    described = re.sub(r"(?<!:):(\w+)", lambda name: f"'{given[name[1]]}'", query)
+    return len(connection.execute(described.encode()).description or ())

@@ -217,7 +217,7 @@ def spread(receiver: Receiving, number: int) -> list[str]:
     return [hosts[place % HOSTS] for place in range(number)]
 
 
-def bars(url: str, kind: str, *, number: int, rounds: int, **_: object) -> list[Bar]:
+def bars(url: str, name: str, *, number: int, rounds: int, **_: object) -> list[Bar]:
     """Delivery beside a bare client, and beside itself with a receiver that never answers."""
     with receiving() as receiver, settings(), tempfile.TemporaryDirectory() as folder:
         urls = spread(receiver, number)
@@ -228,12 +228,12 @@ def bars(url: str, kind: str, *, number: int, rounds: int, **_: object) -> list[
 
         alone, sent, hindered = compared(
             rounds,
-            f"delivery on {kind}",
+            f"delivery on {name}",
             ("a bare aiohttp client", lambda: bare(receiver, urls)),
             ("todoku", lambda: through(database(), receiver, urls)),
             ("todoku beside one that never answers", lambda: through(database(), receiver, urls, silent="127.0.2.1")),
         )
     return [
-        Bar(f"{kind}: delivery, of a bare aiohttp client", sent / alone, REQUIRED, "x"),
-        Bar(f"{kind}: slower by a receiver that never answers", sent / hindered, SLOWER, "x", at_most=True),
+        Bar(f"{name}: delivery, of a bare aiohttp client", sent / alone, REQUIRED, "x"),
+        Bar(f"{name}: slower by a receiver that never answers", sent / hindered, SLOWER, "x", at_most=True),
     ]

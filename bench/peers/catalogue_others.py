@@ -54,7 +54,7 @@ _ON_NODE: tuple[Peer, ...] = (
         unfinished=_GRAPHILE_UNFINISHED,
         rows=frozenset({Row.DRAIN, Row.LATENCY, Row.HANDLERS, Row.SNAPSHOT, Row.KILL}),
         home="node",
-        jobs=10_000,
+        jobs=6_000,
     ),
     Peer(
         name="pgboss",
@@ -102,7 +102,7 @@ _ON_GO: tuple[Peer, ...] = (
         unfinished=_RIVER_UNFINISHED,
         rows=frozenset({Row.DRAIN, Row.LATENCY}),
         home="river",
-        jobs=20_000,
+        jobs=6_000,
         environ=MappingProxyType({"BENCH_SETTING": "default"}),
     ),
 )
@@ -129,7 +129,7 @@ _ON_REDIS: tuple[Peer, ...] = (
             "acks_late, visibility_timeout one hour (its default, which no job may exceed)"
         ),
         unfinished="return redis.call('llen', 'bench') + redis.call('hlen', 'unacked')",
-        jobs=10_000,
+        jobs=2_000,
     ),
     Peer(
         name="dramatiq",
@@ -142,7 +142,7 @@ _ON_REDIS: tuple[Peer, ...] = (
             "retries, no results; no bulk call: fill is a loop; kill: heartbeat_timeout 2 s, looked at by every command"
         ),
         unfinished="return redis.call('hlen', 'dramatiq:bench.msgs')",
-        jobs=10_000,
+        jobs=8_000,
         environ=MappingProxyType({"dramatiq_queue_prefetch": "200"}),
     ),
     Peer(
@@ -156,7 +156,7 @@ _ON_REDIS: tuple[Peer, ...] = (
             "sends 50 at once; kill: idle_timeout ten minutes (its default, which no job may exceed)"
         ),
         unfinished=_TASKIQ_UNFINISHED,
-        jobs=10_000,
+        jobs=6_000,
     ),
     Peer(
         name="huey-redis",
@@ -167,7 +167,7 @@ _ON_REDIS: tuple[Peer, ...] = (
         settings=f"{_HUEY}; {_HUEY_LOSES}",
         unfinished="return redis.call('llen', 'huey.redis.bench')",
         home="huey",
-        jobs=10_000,
+        jobs=3_000,
     ),
 )
 

@@ -29,7 +29,7 @@ PEERS: tuple[Peer, ...] = (
         settings="concurrency 20 (default 1; 50 was no faster), LISTEN/NOTIFY; kill: its defaults (no retry by itself)",
         unfinished="select count(*) from procrastinate_jobs where status in ('todo', 'doing')",
         rows=ALSO_CALLER,
-        jobs=5_000,
+        jobs=2_000,
     ),
     Peer(
         name="oban",
@@ -40,7 +40,7 @@ PEERS: tuple[Peer, ...] = (
         settings="limit 200, uvloop; kill: lifeline interval 1 s, refresher max_age 2 s (defaults 60 s)",
         unfinished="select count(*) from oban_jobs where state in ('available', 'executing', 'retryable')",
         rows=ALSO_CALLER,
-        jobs=10_000,
+        jobs=8_000,
     ),
     Peer(
         name="awa",
@@ -52,7 +52,7 @@ PEERS: tuple[Peer, ...] = (
         "kill: heartbeat 0.5 s, stale after 2 s, rescue every 0.5 s",
         unfinished="select count(*) from awa.jobs where state not in ('completed', 'failed', 'cancelled')",
         rows=ALSO_CALLER,
-        jobs=20_000,
+        jobs=12_000,
         starts_on_go=True,
     ),
     Peer(
@@ -64,7 +64,7 @@ PEERS: tuple[Peer, ...] = (
         settings="polls every 10 ms (default 1 s), worker_concurrency 100; bulk: 500 statements a transaction",
         unfinished="select count(*) from dbos.workflow_status where status in ('ENQUEUED', 'PENDING')",
         rows=ALSO_CALLER,
-        jobs=2_000,
+        jobs=1_000,
         starts_on_go=True,
     ),
     Peer(
@@ -77,6 +77,6 @@ PEERS: tuple[Peer, ...] = (
         "bulk: 1,000 statements a transaction; kill: claim_timeout 2 s (default 120)",
         unfinished="select count(*) from absurd.t_bench where state not in ('completed', 'failed', 'cancelled')",
         rows=ALSO_CALLER,
-        jobs=5_000,
+        jobs=3_000,
     ),
 )

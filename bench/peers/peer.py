@@ -38,6 +38,7 @@ class Row(StrEnum):
     FUTURE = "future"
     LANES = "lanes"
     KILL = "kill"
+    BARE = "bare"
     HTTP = "http"
 
 
@@ -105,7 +106,7 @@ class Peer:
     home: str = ""
     """The environment below bench/.envs; the peer's own name where it is empty."""
     jobs: int = 50_000
-    """How many a drain has: less for slow ones, which are cut off after 20 seconds."""
+    """How many a drain has: less for slow ones, so that each takes seconds, and all of `make bench` 40 minutes."""
     processes: int = 2
     quick: bool = False
     """It is one of the few that `--quick` measures."""
