@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import todoku
 from tests.flows.conftest import Clock
+from tests.flows.running import working
+from tests.support.pack import until
+from todoku.engine.worker.step_pools import LEAST_STEPS
 
 
 async def note(word: str) -> str:
@@ -69,6 +73,42 @@ def test_a_branch_that_is_left_behind_begins_nothing_more(box: todoku.App) -> No
     run = flow.start()
     box.drain()
     assert (run.status(), called) == ("succeeded", [])
+
+
+def test_a_step_that_waits_for_a_thread_is_not_called_after_its_run_has_failed(box: todoku.App) -> None:
+    """The next attempt calls it; it may have stored it before a thread is free for this one."""
+    begun, called = threading.Semaphore(0), list[str]()
+    release = threading.Event()
+
+    def occupy(_number: int) -> None:
+        begun.release()
+        release.wait(60)
+
+    def late() -> None:
+        called.append("late")
+
+    async def fail_beside_them() -> None:
+        for _ in range(LEAST_STEPS):
+            while not begun.acquire(blocking=False):
+                await asyncio.sleep(0.01)
+        raise ConnectionError("another branch")
+
+    @box.workflow(max_attempts=1)
+    async def flow(ctx: todoku.Flow) -> None:
+        occupying = (ctx.step(occupy, number) for number in range(LEAST_STEPS))
+        await asyncio.gather(*occupying, ctx.step(late), ctx.step(fail_beside_them))
+
+    @box.workflow
+    async def other(ctx: todoku.Flow) -> None:
+        await ctx.step(called.append, "next in line")
+
+    run = flow.start()
+    with working(box):
+        until(lambda: run.status() == "aborted", "the run to end")
+        behind = other.start()
+        release.set()
+        until(lambda: behind.status() == "succeeded", "the next step in line to end")
+    assert called == ["next in line"]
 
 
 def test_equal_waits_and_values_of_two_branches_are_told_apart_by_their_turn(box: todoku.App) -> None:

@@ -136,6 +136,26 @@ def test_a_run_that_is_cancelled_kills_the_process_of_its_step(box: todoku.App, 
     assert (run.delivery().reason, steps(box, run)) == ("CANCELLED", {})
 
 
+def test_a_branch_that_is_left_behind_loses_its_process(box: todoku.App, tmp_path: Path) -> None:
+    """R2: the next attempt calls the step again, and may store it, so the process of the last one must not go on."""
+
+    async def fail_beside_it() -> None:
+        while not _pid(tmp_path):
+            await asyncio.sleep(0.01)
+        raise ConnectionError("another branch")
+
+    @box.workflow(max_attempts=1)
+    async def flow(ctx: todoku.Flow) -> None:
+        await asyncio.gather(ctx.step(sleep_for_ever, str(tmp_path), run="process"), ctx.step(fail_beside_it))
+
+    run = flow.start()
+    with working(box):
+        pid = until(lambda: _pid(tmp_path), "the process to begin")
+        until(lambda: run.status() == "aborted", "the run to end")
+        until(lambda: not is_running(pid), "the process to be killed")
+    assert not (tmp_path / "woke").exists()
+
+
 @pytest.mark.settings(lease_sec="3")
 def test_a_run_whose_lease_is_lost_kills_the_process_of_its_step(box: todoku.App, tmp_path: Path) -> None:
     """I3, R3"""

@@ -202,7 +202,8 @@ class Run:
     ) -> Any:
         """Calls a function of the application: one that is not async in a thread. TimeoutError: it takes longer."""
         if not is_async(function):
-            return await self.executor.step_pools.steps.run(partial(function, *args, **kwargs), seconds)
+            call = partial(function, *args, **kwargs)
+            return await self.executor.step_pools.steps.run(call, seconds, may_begin=self.refuse_stopped)
         async with asyncio.timeout(seconds):
             return await function(*args, **kwargs)
 
@@ -224,7 +225,7 @@ class Run:
     async def transact(self, write: Callable[[], StepRow], key: str) -> StepRow:
         """Makes a write that is not repeated: what the step did in its transaction is committed, or rolled back."""
         try:
-            return self.stored(await self.executor.step_pools.steps.run(write))
+            return self.stored(await self.executor.step_pools.steps.run(write, may_begin=self.refuse_stopped))
         except RunLost:
             self.lose()
             raise RunStopped from None
@@ -302,7 +303,7 @@ class Run:
 
     @contextmanager
     def at_cancel(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, `stop` ends at once what it waits for when the run is cancelled."""
+        """While the block runs, `stop` ends at once what it waits for when the run is cancelled, or its attempt ends."""
         self._at_cancel.add(stop)
         try:
             yield
@@ -380,8 +381,13 @@ class Run:
             self.stop(Abort("CANCELLED", "cancelled while running"))
 
     def close(self) -> None:
-        """The attempt is over: branches that its function left behind begin nothing more."""
+        """The attempt is over: branches that its function left behind begin nothing more.
+
+        Their processes are killed: the next attempt calls these steps again, and may store them meanwhile.
+        """
         self._over = True
+        for stop in tuple(self._at_cancel):
+            stop()
         self.watch.add_counts()
         for waiting in list(self._waiting):
             waiting.cancel()

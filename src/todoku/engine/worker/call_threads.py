@@ -35,12 +35,16 @@ class CallThreads:
         self._idle: list[_CallThread] = []
         self._closed = False
 
-    async def run(self, call: Callable[[], T], seconds: float | None = None) -> T:
+    async def run(
+        self, call: Callable[[], T], seconds: float | None = None, may_begin: Callable[[], None] = lambda: None
+    ) -> T:
         """Calls the function in a thread, once there is a place for it. TimeoutError: it took longer than `seconds`.
 
-        The time begins with the call, not with the wait for a place.
+        The time begins with the call, not with the wait for a place. `may_begin`: raises if, after that wait, the
+        function must not be called any more.
         """
         async with self._places:
+            may_begin()
             ended = self.start(call)
             if seconds is None:
                 return await ended
