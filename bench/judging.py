@@ -84,6 +84,31 @@ def _at(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
+CONTENDING = 3.0
+"""A peer that is so many times behind the best after one round decides no bar: it is not run again."""
+
+NAMED = ("graphile", "pgqueuer")
+"""Peers that a bar names."""
+
+
+def contenders(run: Run, row: Row) -> set[str]:
+    """Returns the peers whose further rounds may change a bar: todoku's own, those that a bar names, the fast ones."""
+    found = {name for name in run.names(row) if run.peer(name).is_own or name in NAMED}
+    others = [peer for peer in run.peers if not peer.is_own]
+    if row is Row.LATENCY:  # its bars name the best on PostgreSQL
+        others = [peer for peer in others if peer.server is Server.POSTGRES]
+        for share in (0.5, 0.99):
+            late = {peer.name: ms for peer in others if (ms := _latency(run, share)(peer.name)) is not None}
+            least = min(late.values(), default=0.0)
+            found |= {name for name, ms in late.items() if ms <= least * CONTENDING}
+        return found
+    for value in ("rate", f"{BULK}rate"):  # what the fill of a drain came to is the row `bulk`
+        rates = {peer.name: rate for peer in others if (rate := _of(run, row, value)(peer.name)) is not None}
+        most = max(rates.values(), default=0.0)
+        found |= {name for name, rate in rates.items() if rate * CONTENDING >= most}
+    return found
+
+
 # ----------------------------------------------------------------------------------------------------------- ratios
 
 
@@ -125,11 +150,11 @@ def judged(run: Run) -> list[Judged]:
         _against(run, "drain, jobs/s", _of(run, Row.DRAIN, "rate"), ("pgqueuer",), 2.5),
         _against(run, "drain, server CPU µs a job", _of(run, Row.DRAIN, "server_us"), ("graphile",), 1.1, at_most=True),
         _daemon(run),
-        _best(run, "bulk enqueue, jobs/s", Row.BULK, _of(run, Row.BULK, "rate"), 1.2),
-        _best(run, "enqueue, a transaction each, jobs/s", Row.PUBLISH, _of(run, Row.PUBLISH, "rate"), 1.0),
-        _best(run, "enqueue, in the caller's transaction, jobs/s", Row.CALLER, _of(run, Row.CALLER, "rate"), 1.0),
-        _best(run, "idle latency p50, ms", Row.LATENCY, _latency(run, 0.5), 1.1, at_most=True, only=Server.POSTGRES),
-        _best(run, "idle latency p99, ms", Row.LATENCY, _latency(run, 0.99), 1.1, at_most=True, only=Server.POSTGRES),
+        _best(run, "bulk enqueue, jobs/s", _of(run, Row.BULK, "rate"), 1.2),
+        _best(run, "enqueue, a transaction each, jobs/s", _of(run, Row.PUBLISH, "rate"), 1.0),
+        _best(run, "enqueue, in the caller's transaction, jobs/s", _of(run, Row.CALLER, "rate"), 1.0),
+        _best(run, "idle latency p50, ms", _latency(run, 0.5), 1.1, at_most=True, only=Server.POSTGRES),
+        _best(run, "idle latency p99, ms", _latency(run, 0.99), 1.1, at_most=True, only=Server.POSTGRES),
         _of_itself(run, "10 ms handlers, 200 at once, jobs/s", Row.HANDLERS, "rate", ("the ideal", IDEAL), 0.8),
         _sqlite(run),
         _share(run, f"held snapshot, {run.sizes.dead:,} dead rows", Row.SNAPSHOT, 0.95),
@@ -170,7 +195,6 @@ def _against(
 def _best(
     run: Run,
     what: str,
-    row: Row,
     value: Value,
     required: float,
     *,
@@ -182,7 +206,7 @@ def _best(
     others = [
         (figure, peer.title)
         for peer in run.peers
-        if not peer.is_own and row in peer.rows and only in (None, peer.server)
+        if not peer.is_own and only in (None, peer.server)
         if (figure := value(peer.name)) is not None
     ]
     if ours is None or not others:

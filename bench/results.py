@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.drains import Sizes
-from bench.judging import Judged, Middle, Run, judged, middle, percentile
+from bench.judging import CONTENDING, Judged, Middle, Run, judged, middle, percentile
 from bench.peers.peer import Row, Server
 from bench.plots import Length, chart, number
 
@@ -98,9 +98,10 @@ def _head(run: Run) -> str:
         rounds = f"a quick run with a part of the work, {rounds}, which is for trying: its figures prove little"
     return (
         f"Written by `make bench` on {day}, in {run.seconds / 60:.0f} minutes: {rounds}. A figure is the median, in "
-        "parentheses the lowest and the highest round; below a quarter nothing is proven by one run. Every measurement "
-        "has a fresh database, jobs of about 200 bytes are enqueued by public calls, and a drain ends when every job "
-        "has run and the database shows nothing unfinished; todoku's end with `verify` and a count of its history.\n\n"
+        f"parentheses the lowest and the highest round (a peer {CONTENDING:g} times behind the best after one round "
+        "of a row has only that one); below a quarter nothing is proven by one run. Every measurement has a "
+        "fresh database, jobs of about 200 bytes are enqueued by public calls, and a drain ends when every job has run "
+        "and the database shows nothing unfinished; todoku's end with `verify` and a count of its history.\n\n"
         f"- {run.machine}\n{servers}"
     )
 

@@ -10,7 +10,7 @@ import pytest
 
 from bench.bars import Bar
 from bench.drains import Figures, Sizes
-from bench.judging import Judged, Middle, Run, judged, middle, percentile
+from bench.judging import Judged, Middle, Run, contenders, judged, middle, percentile
 from bench.peers.catalogue import PEERS
 from bench.peers.peer import Row
 from bench.results import losses, text, write
@@ -59,6 +59,23 @@ def test_a_median_has_the_spread_of_its_rounds() -> None:
 def test_the_fill_of_a_drain_is_the_row_bulk() -> None:
     found = line(sample(), "bulk enqueue, jobs/s", "PgQueuer")
     assert (found.ours, found.theirs, found.ok) == (16_000, 28_000, False)
+
+
+def test_who_is_far_behind_after_one_round_has_no_second_one_unless_a_bar_names_it() -> None:
+    run = sample()
+    found = run.found | {
+        (Row.DRAIN, "todoku"): rates(90_000, bulk_rate=90_000.0),
+        (Row.DRAIN, "graphile"): rates(30_000, bulk_rate=30_000.0),
+        (Row.DRAIN, "pgqueuer"): rates(5_000, bulk_rate=5_000.0),
+        (Row.DRAIN, "oban"): rates(9_000, bulk_rate=9_000.0),
+        (Row.DRAIN, "river-default"): rates(2_000, bulk_rate=40_000.0),
+        (Row.DRAIN, "celery"): rates(400, bulk_rate=400.0),
+    }
+    run = replace(run, found=found, peers=PEERS)
+    assert contenders(run, Row.DRAIN) == {"todoku", "graphile", "pgqueuer", "river-default"}
+    late = {(Row.LATENCY, "todoku"): 9.0, (Row.LATENCY, "oban"): 5.0, (Row.LATENCY, "pgqueuer"): 1.0}
+    run = replace(run, found={place: [Figures({}, (ms,))] for place, ms in late.items()})
+    assert contenders(run, Row.LATENCY) == {"todoku", "pgqueuer"}
 
 
 def test_samples_are_pooled_over_the_rounds() -> None:
