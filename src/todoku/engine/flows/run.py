@@ -303,7 +303,7 @@ class Run:
 
     @contextmanager
     def at_cancel(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, `stop` ends at once what it waits for when the run is cancelled, or its attempt ends."""
+        """While the block runs, `stop` ends what it waits for when the run is cancelled, or its attempt is over."""
         self._at_cancel.add(stop)
         try:
             yield
@@ -381,11 +381,9 @@ class Run:
             self.stop(Abort("CANCELLED", "cancelled while running"))
 
     def close(self) -> None:
-        """The attempt is over: branches that its function left behind begin nothing more.
-
-        Their processes are killed: the next attempt calls these steps again, and may store them meanwhile.
-        """
+        """The attempt is over: branches that its function left behind begin nothing more."""
         self._over = True
+        # The next attempt calls these steps again, and may store them while the processes of this one still run.
         for stop in tuple(self._at_cancel):
             stop()
         self.watch.add_counts()
