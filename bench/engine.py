@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -33,6 +34,8 @@ from todoku.store.sqlite.database import file_path
 T = TypeVar("T")
 TEXT = "x" * 180
 SLOTS = 64
+OF_BARE = 0.75
+"""The part of the bare loop's rate that is required of a drain on PostgreSQL."""
 LOST_AFTER_SEC = 120.0
 """A process that does not come to the start or the end for so long has died: the run ends with an error."""
 
@@ -145,17 +148,19 @@ def server_limit(url: str, number: int) -> None:
 
 def limits(url: str, number: int, rounds: int) -> list[Bar]:
     """For `make bench`: todoku beside the bare loop, and the bare loop with ten times the rows beside itself."""
-    migrate(url)
-    server_limit(url, number)  # first: its clients begin without a position, and would walk over what others deleted
     small, large = number // 5, number * 2
-    few, loop, ours = compared(
-        rounds, "PostgreSQL, two processes", (f"bare, {small:,} jobs", drained(url, small, drain_bare, 2)),
-        (f"bare, {large:,} jobs", drained(url, large, drain_bare, 2)),
-        (f"todoku, {large:,} jobs", drained(url, large, drain_worker, 2)),
-    )  # fmt: skip
+    with patch.dict(os.environ):  # `app` changes it, and other benchmarks follow
+        migrate(url)
+        server_limit(url, number)  # first: its clients begin without a position, and would walk over deleted rows
+        few, loop, ours = compared(
+            rounds, "PostgreSQL, two processes", (f"bare, {small:,} jobs", drained(url, small, drain_bare, 2)),
+            (f"bare, {large:,} jobs", drained(url, large, drain_bare, 2)),
+            (f"todoku, {large:,} jobs", drained(url, large, drain_worker, 2)),
+        )  # fmt: skip
     return [
         Bar(f"bare loop: {large:,} jobs beside {small:,}", loop / few, 0.9, "x"),
-        Bar(f"drain of {large:,} beside the bare loop", ours / loop, 1.0, "x", at_most=True),
+        Bar(f"drain of {large:,} jobs beside the bare loop", ours / loop, OF_BARE, "x"),
+        Bar(f"drain of {large:,} jobs: above this the bare loop is at fault", ours / loop, 1.0, "x", at_most=True),
     ]
 
 
@@ -277,7 +282,7 @@ def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar
             ("bare", drained(url, number, drain_bare, 2)),
         )  # fmt: skip
         bars += [
-            Bar("postgres_engine_drain_vs_bare", ours / loop, 0.75),
+            Bar("postgres_engine_drain_vs_bare", ours / loop, OF_BARE),
             # Above it the bare loop is at fault.
             Bar("postgres_engine_drain_beyond_bare", ours / loop, 1.0, at_most=True),
             Bar("postgres_engine_drain_per_second", ours, 40_000, "/s"),

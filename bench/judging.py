@@ -85,22 +85,22 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 
 CONTENDING = 3.0
-"""A peer that is so many times behind the best after one round decides no bar: it is not run again."""
+"""A peer that is more than so many times behind the best peer after one round decides no bar: it is not run again."""
 
-NAMED = ("graphile", "pgqueuer")
-"""Peers that a bar names."""
+GRAPHILE, PGQUEUER = "graphile", "pgqueuer"
+NAMED = (GRAPHILE, PGQUEUER)
+"""Peers that a bar names: they have every round, however slow they are."""
 
 
 def contenders(run: Run, row: Row) -> set[str]:
     """Returns the peers whose further rounds may change a bar: todoku's own, those that a bar names, the fast ones."""
     found = {name for name in run.names(row) if run.peer(name).is_own or name in NAMED}
     others = [peer for peer in run.peers if not peer.is_own]
-    if row is Row.LATENCY:  # its bars name the best on PostgreSQL
-        others = [peer for peer in others if peer.server is Server.POSTGRES]
+    if row is Row.LATENCY:  # its bars name the best on PostgreSQL; on Redis some are ahead of it, and contend, too
         for share in (0.5, 0.99):
-            late = {peer.name: ms for peer in others if (ms := _latency(run, share)(peer.name)) is not None}
-            least = min(late.values(), default=0.0)
-            found |= {name for name, ms in late.items() if ms <= least * CONTENDING}
+            late = [(peer, ms) for peer in others if (ms := _latency(run, share)(peer.name)) is not None]
+            least = min((ms for peer, ms in late if peer.server is Server.POSTGRES), default=float("inf"))
+            found |= {peer.name for peer, ms in late if ms <= least * CONTENDING}
         return found
     for value in ("rate", f"{BULK}rate"):  # what the fill of a drain came to is the row `bulk`
         rates = {peer.name: rate for peer in others if (rate := _of(run, row, value)(peer.name)) is not None}
@@ -146,9 +146,9 @@ Value = Callable[[str], float | None]
 def judged(run: Run) -> list[Judged]:
     """Every bar for which both sides were measured."""
     found: list[Judged | None] = [
-        _against(run, "drain, jobs/s", _of(run, Row.DRAIN, "rate"), ("graphile",), 1.2),
-        _against(run, "drain, jobs/s", _of(run, Row.DRAIN, "rate"), ("pgqueuer",), 2.5),
-        _against(run, "drain, server CPU µs a job", _of(run, Row.DRAIN, "server_us"), ("graphile",), 1.1, at_most=True),
+        _against(run, "drain, jobs/s", _of(run, Row.DRAIN, "rate"), GRAPHILE, 1.2),
+        _against(run, "drain, jobs/s", _of(run, Row.DRAIN, "rate"), PGQUEUER, 2.5),
+        _against(run, "drain, server CPU µs a job", _of(run, Row.DRAIN, "server_us"), GRAPHILE, 1.1, at_most=True),
         _daemon(run),
         _best(run, "bulk enqueue, jobs/s", _of(run, Row.BULK, "rate"), 1.2),
         _best(run, "enqueue, a transaction each, jobs/s", _of(run, Row.PUBLISH, "rate"), 1.0),
@@ -181,13 +181,11 @@ def _latency(run: Run, share: float) -> Value:
     return of
 
 
-def _against(
-    run: Run, what: str, value: Value, names: tuple[str, ...], required: float, *, at_most: bool = False
-) -> Judged | None:
+def _against(run: Run, what: str, value: Value, name: str, required: float, *, at_most: bool = False) -> Judged | None:
     """Beside one peer, by the name it has."""
     ours = value(OWN)
     for peer in run.peers:
-        if peer.name in names and ours is not None and (theirs := value(peer.name)) is not None:
+        if peer.name == name and ours is not None and (theirs := value(peer.name)) is not None:
             return Judged(what, ours, peer.title, theirs, required, at_most)
     return None
 

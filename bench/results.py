@@ -90,6 +90,12 @@ def text(run: Run) -> str:
     return "\n\n".join(parts)
 
 
+_ONE_ROUND = (
+    f"A peer that is more than {CONTENDING:g} times behind the best one after the first round of a row (of latency: "
+    "the best on PostgreSQL) has no other round there, unless a bar names it: its figures have no spread. "
+)
+
+
 def _head(run: Run) -> str:
     day = time.strftime("%Y-%m-%d", time.gmtime())
     servers = "\n".join(f"- {server}" for server in run.servers)
@@ -98,10 +104,10 @@ def _head(run: Run) -> str:
         rounds = f"a quick run with a part of the work, {rounds}, which is for trying: its figures prove little"
     return (
         f"Written by `make bench` on {day}, in {run.seconds / 60:.0f} minutes: {rounds}. A figure is the median, in "
-        f"parentheses the lowest and the highest round (a peer {CONTENDING:g} times behind the best after one round "
-        "of a row has only that one); below a quarter nothing is proven by one run. Every measurement has a "
-        "fresh database, jobs of about 200 bytes are enqueued by public calls, and a drain ends when every job has run "
-        "and the database shows nothing unfinished; todoku's end with `verify` and a count of its history.\n\n"
+        "parentheses the lowest and the highest round; below a quarter nothing is proven by one run. "
+        f"{_ONE_ROUND if run.rounds > 1 else ''}Every measurement has a fresh database, jobs of about 200 bytes are "
+        "enqueued by public calls, and a drain ends when every job has run and the database shows nothing unfinished; "
+        "todoku's end with `verify` and a count of its history.\n\n"
         f"- {run.machine}\n{servers}"
     )
 

@@ -52,7 +52,7 @@ PEERS: tuple[Peer, ...] = (
         "kill: heartbeat 0.5 s, stale after 2 s, rescue every 0.5 s",
         unfinished="select count(*) from awa.jobs where state not in ('completed', 'failed', 'cancelled')",
         rows=ALSO_CALLER,
-        jobs=12_000,
+        jobs=20_000,
         starts_on_go=True,
     ),
     Peer(
@@ -64,7 +64,7 @@ PEERS: tuple[Peer, ...] = (
         settings="polls every 10 ms (default 1 s), worker_concurrency 100; bulk: 500 statements a transaction",
         unfinished="select count(*) from dbos.workflow_status where status in ('ENQUEUED', 'PENDING')",
         rows=ALSO_CALLER,
-        jobs=1_000,
+        jobs=2_000,
         starts_on_go=True,
     ),
     Peer(

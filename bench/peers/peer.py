@@ -106,7 +106,9 @@ class Peer:
     home: str = ""
     """The environment below bench/.envs; the peer's own name where it is empty."""
     jobs: int = 50_000
-    """How many a drain has: less for slow ones, so that each takes seconds, and all of `make bench` 40 minutes."""
+    """How many a drain has: less for slow ones, so that each takes some seconds; after 20 it is cut off.
+
+    More where the start is part of the drain (`starts_on_go`): it must not be a large part."""
     processes: int = 2
     quick: bool = False
     """It is one of the few that `--quick` measures."""

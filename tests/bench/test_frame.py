@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from bench import compare, servers
 from bench.compare import Bench
 from bench.drains import Sizes
+from bench.engine import limits
 from bench.peers.catalogue import PEERS, chosen
 from bench.peers.installing import install
 from bench.peers.peer import PROGRAMS, Installed, Node, NotInstalled, Own, Peer, Row, Server, Venv
@@ -65,6 +67,17 @@ def test_every_other_row_of_todoku_has_figures(bench: Bench) -> None:
     measured = {row for row, _ in found}
     assert measured == set(rows)
     assert len(bench.found[Row.LATENCY, "todoku"][0].samples) == FEW.paced
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+def test_the_bare_loop_and_todoku_drain_all_jobs_and_leave_the_environment_alone(bench: Bench) -> None:
+    before = dict(os.environ)
+    bench.beside("the limit", Server.POSTGRES, lambda url: limits(url, 5_000, rounds=1))
+    assert bench.missing == {}
+    assert [bar.required for bar in bench.more] == [0.9, 0.75, 1.0]
+    assert all(bar.measured > 0 for bar in bench.more)
+    assert dict(os.environ) == before
 
 
 # ------------------------------------------------------------------------------------------------------- passed over

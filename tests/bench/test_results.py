@@ -73,9 +73,21 @@ def test_who_is_far_behind_after_one_round_has_no_second_one_unless_a_bar_names_
     }
     run = replace(run, found=found, peers=PEERS)
     assert contenders(run, Row.DRAIN) == {"todoku", "graphile", "pgqueuer", "river-default"}
-    late = {(Row.LATENCY, "todoku"): 9.0, (Row.LATENCY, "oban"): 5.0, (Row.LATENCY, "pgqueuer"): 1.0}
-    run = replace(run, found={place: [Figures({}, (ms,))] for place, ms in late.items()})
-    assert contenders(run, Row.LATENCY) == {"todoku", "pgqueuer"}
+
+
+def test_on_redis_a_peer_with_a_short_latency_has_every_round_and_leaves_postgresql_its_own_best() -> None:
+    late = {
+        "todoku": 90.0,
+        "huey-redis": 1.0,
+        "river": 9.0,
+        "oban": 27.0,
+        "pgqueuer": 99.0,
+        "awa": 28.0,
+        "dramatiq": 28.0,
+    }
+    found = {(Row.LATENCY, name): [Figures({}, (ms,))] for name, ms in late.items()}
+    run = replace(sample(), found=found, peers=PEERS)
+    assert contenders(run, Row.LATENCY) == {"todoku", "huey-redis", "river", "oban", "pgqueuer"}
 
 
 def test_samples_are_pooled_over_the_rounds() -> None:
@@ -118,6 +130,12 @@ def test_losses_are_said_as_plainly_as_wins() -> None:
 def test_what_was_passed_over_is_named_with_the_reason() -> None:
     assert "- River: go is not installed" in text(sample())
     assert "not within 30 s" in text(sample())
+
+
+def test_the_document_says_who_has_one_round_only_if_others_have_more() -> None:
+    said = "has no other round there, unless a bar names it"
+    assert said in text(sample())
+    assert said not in text(replace(sample(), rounds=1))
 
 
 def test_the_document_has_versions_settings_and_other_bars() -> None:

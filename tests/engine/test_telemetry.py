@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,7 +18,7 @@ from tests.core.making import claimed
 from tests.support.world import World, aborted, failed, snoozed
 from todoku.core.decision import CONFLICT, SUCCEEDED, Settlement
 from todoku.core.errors import DatabaseUnavailable, IdempotencyConflict
-from todoku.core.message import Draft, Idempotency, Leg, Message
+from todoku.core.message import Alike, Draft, Idempotency, Leg, Message
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import (
     FLOW_PARKED_RUNS,
@@ -182,10 +183,11 @@ def test_ledger_writes_and_conflicts_are_those_of_deliveries_with_a_key() -> Non
     }
 
 
-def test_publishing_counts_messages_and_the_deliveries_they_made() -> None:
-    def stored(draft: Draft, *, duplicate: bool = False) -> Message:
-        return Message(id=draft.id, topic="t", key=None, duplicate=duplicate, created_at=datetime.now(UTC))
+def stored(draft: Draft, *, duplicate: bool = False) -> Message:
+    return Message(id=draft.id, topic="t", key=None, duplicate=duplicate, created_at=datetime.now(UTC))
 
+
+def test_publishing_counts_messages_and_the_deliveries_they_made() -> None:
     def draft(*legs: Leg, key: str | None = None) -> Draft:
         entry = Idempotency("publish:t", key, "h", "d") if key else None
         return Draft(id=uuid4(), topic="t", type="t", legs=legs, idempotency=entry)
@@ -210,6 +212,17 @@ def test_publishing_counts_messages_and_the_deliveries_they_made() -> None:
         "idempotency_conflicts_total": 1,
         "queue_fallback_total{best_effort}": 1,
     }
+
+
+def test_messages_that_are_alike_are_counted_as_each_of_them_would_be() -> None:
+    legs = (Leg(destination="a"), Leg(destination="none", dead="NO_ROUTE"))
+    alike = Alike(Draft(id=uuid4(), topic="t", type="t", legs=legs), [uuid4() for _ in range(3)], ["1"] * 3)
+    drafts = [msgspec.structs.replace(alike.draft, id=id) for id in alike.ids]
+    one_by_one, together = Telemetry(), Telemetry()
+    one_by_one.published(drafts, [stored(draft) for draft in drafts])
+    together.published_alike(alike)
+    assert counted(together) == counted(one_by_one)
+    assert counted(together)["outbox_enqueued_total"] == 3
 
 
 def test_owners_that_died_and_rows_that_ran_out_of_time_are_counted() -> None:

@@ -89,8 +89,7 @@ def test_a_step_that_waits_for_a_thread_is_not_called_after_its_run_has_failed(b
 
     async def fail_beside_them() -> None:
         for _ in range(LEAST_STEPS):
-            while not begun.acquire(blocking=False):
-                await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
         raise ConnectionError("another branch")
 
     @box.workflow(max_attempts=1)

@@ -14,6 +14,8 @@ from psycopg import sql
 from tests.postgres.shop import Shop
 from tests.support import postgres
 from tests.support.postgres import fresh_database, started_dsn
+from tests.support.world import World
+from todoku.engine.diagnostics.verification import verify
 
 Make = Callable[..., str]
 Open = Callable[..., Shop]
@@ -71,3 +73,13 @@ def open_shop() -> Iterator[Open]:
             return shop
 
         yield made
+
+
+@pytest.fixture
+def world(postgres_url: str) -> Iterator[World]:
+    """A migrated, empty database with a clock to move. After the test every invariant holds."""
+    world = World("postgres", postgres_url)
+    yield world
+    verdicts = verify(world.store, history_ttl=86400.0, ledger_ttl=86400.0)
+    world.close()
+    assert [verdict.check.name for verdict in verdicts if verdict.examples] == []

@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from tests.postgres.listed import CHANGING, EVERYTHING, lists, register_old_worker, states
 from tests.support.world import SOMEBODY, World
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
 from todoku.core.status import Status
+from todoku.engine.claim import FEWEST, ClaimCursor
 from todoku.store.claim_lists import Listing
 from todoku.store.database import Slice
-from todoku.store.deliveries import Filter
 
 pytestmark = pytest.mark.postgres
 
 PLACE = Slice("warehouse", "warehouse", 0)
 RETRY = Settlement(status=Status.FAILED, delay=0.0, reason="RETRY", error="no")
-EVERYTHING = Filter()
-CHANGING = ("epoch", "worker", "claim_list")
-"""What two claims of one delivery do not have in common."""
-
-
-@pytest.fixture
-def world(postgres_url: str) -> Iterator[World]:
-    world = World("postgres", postgres_url)
-    world.store.migrate()
-    yield world
-    world.close()
 
 
 def claim_list(world: World, worker: UUID | None = None, *, limit: int = 100, fewest: int = 1) -> list[Claimed]:
     return world.store.claims.take(
         worker or world.worker(), [PLACE], limit=limit, listing=Listing(("warehouse",), fewest)
     )
-
-
-def states(world: World) -> list[tuple[str, int, int, int]]:
-    return [(row.status, row.attempts, row.lost, row.epoch) for row in world.deliveries()]
-
-
-def lists(world: World) -> int:
-    return int(world.sql("select count(*) from todoku_claim_list")[0][0])
 
 
 def test_a_claim_by_list_leaves_its_deliveries_alone_and_its_success_is_in_the_history(world: World) -> None:
@@ -242,8 +224,7 @@ def test_I5_a_key_is_in_the_ledger_before_a_listed_delivery_is_over(world: World
 
 def test_a_worker_that_knows_no_lists_keeps_everybody_from_making_them(world: World) -> None:
     world.publish(2)
-    world.sql("insert into todoku_worker (id, name, started_at, expires_at)"
-              " values (gen_random_uuid(), 'old', now(), now() + interval '1 hour') returning id")  # fmt: skip
+    register_old_worker(world)
     assert [(claim.epoch, claim.claim_list) for claim in claim_list(world)] == [(1, None)] * 2
 
 
@@ -297,3 +278,24 @@ def test_a_claim_by_list_whose_reply_was_lost_is_found_and_released(world: World
     owned = world.store.leases.owned(worker)
     assert world.store.claims.release(owned) == ()
     assert len(claim_list(world)) == 2
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["plain", "in lanes"])
+def test_a_worker_claims_by_list_only_after_a_claim_that_found_a_backlog(world: World, *, ordered: bool) -> None:
+    """A list is worth its row for many deliveries; for a lone one the statement without lists is cheaper."""
+    cursor = ClaimCursor(world.store, world.worker(), ("warehouse",), monotonic=time.monotonic, listable=("warehouse",))
+
+    def publish(number: int) -> None:
+        world.publish(number, ordered=ordered, key="k" if ordered else None)
+
+    def claim(limit: int = FEWEST) -> tuple[int, bool]:
+        """How many were claimed, and whether by list. All succeed, so that a lane is free for the next claim."""
+        claims = cursor.claim_lanes(lanes=1, limit=limit) if ordered else cursor.claim(limit)
+        world.settle(claims)
+        return len(claims), any(one.claim_list is not None for one in claims)
+
+    publish(3 * FEWEST)
+    assert [claim(), claim(), claim(FEWEST - 1)] == [(FEWEST, False), (FEWEST, True), (FEWEST - 1, False)]
+    assert claim() == (1, False), "fewer than are worth a list"
+    publish(2 * FEWEST)
+    assert [claim(), claim()] == [(FEWEST, False), (FEWEST, True)], "the claim before these found no backlog"

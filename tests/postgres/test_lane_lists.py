@@ -6,38 +6,23 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from tests.postgres.listed import CHANGING, EVERYTHING, lists, register_old_worker, states
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.decision import SUCCEEDED
 from todoku.core.errors import DatabaseUnavailable
 from todoku.core.message import Claimed
-from todoku.engine.diagnostics.verification import verify
 from todoku.store import failpoint
 from todoku.store.claim_lists import Listing
-from todoku.store.deliveries import Filter
 from todoku.store.store import Store
 
 pytestmark = pytest.mark.postgres
-
-EVERYTHING = Filter()
-CHANGING = ("epoch", "worker", "claim_list")
-"""What two claims of one delivery do not have in common."""
-
-
-@pytest.fixture
-def world(postgres_url: str) -> Iterator[World]:
-    world = World("postgres", postgres_url)
-    world.store.migrate()
-    yield world
-    verdicts = verify(world.store, history_ttl=86400.0, ledger_ttl=86400.0)
-    world.close()
-    assert [verdict.check.name for verdict in verdicts if verdict.examples] == []
 
 
 def order(world: World, number: int, key: str = "a", **options: object) -> None:
@@ -53,16 +38,8 @@ def numbers(claims: Sequence[Claimed]) -> list[int]:
     return [json.loads(each.payload or "") for each in claims]
 
 
-def states(world: World) -> list[tuple[str, int, int, int]]:
-    return [(row.status, row.attempts, row.lost, row.epoch) for row in world.deliveries()]
-
-
 def owners(world: World) -> list[UUID | None]:
     return [owner for (owner,) in world.sql("select worker_id from todoku_lane order by id")]
-
-
-def lists(world: World) -> int:
-    return int(world.sql("select count(*) from todoku_claim_list")[0][0])
 
 
 def test_I10_a_lane_claimed_by_list_leaves_its_rows_alone_and_is_dropped_when_it_is_empty(world: World) -> None:
@@ -202,7 +179,7 @@ def test_H3_a_claim_of_lanes_by_list_whose_reply_was_lost_is_found_and_released(
 
 def test_a_claim_of_lanes_by_list_says_what_one_by_row_says(world: World) -> None:
     """In one claim: rows that can be listed, rows that cannot, and lanes of destinations that are not listed."""
-    order(world, 2, idempotency_key=None)
+    order(world, 2)
     order(world, 1, expires=3600)
     order(world, 2, key="b", priority=3, headers={"a": "b"}, max_attempts=3, queue="other")
     order(world, 2, key="c", to=("kitchen",))
@@ -223,9 +200,20 @@ def test_a_claim_of_lanes_by_list_says_what_one_by_row_says(world: World) -> Non
 
 def test_a_worker_that_knows_no_lists_keeps_everybody_from_listing_lanes(world: World) -> None:
     order(world, 2)
-    world.sql("insert into todoku_worker (id, name, started_at, expires_at)"
-              " values (gen_random_uuid(), 'old', now(), now() + interval '1 hour') returning id")  # fmt: skip
+    register_old_worker(world)
     assert [(one.epoch, one.claim_list) for one in claim(world)] == [(1, None)] * 2
+
+
+def test_verify_finds_a_listed_delivery_whose_lane_is_not_its_workers(world: World) -> None:
+    """I3, I10"""
+    order(world, 2)
+    worker = world.worker()
+    claims = claim(world, worker)
+    world.sql("update todoku_lane set worker_id = ? returning id", world.worker())
+    broken = world.store.broken(history_ttl=86400.0, ledger_ttl=86400.0)
+    assert broken == {"lane_owner": tuple(f"delivery {one.id}" for one in claims)}
+    world.sql("update todoku_lane set worker_id = ? returning id", worker)
+    world.settle(claims)
 
 
 class Runs:

@@ -238,7 +238,7 @@ def test_a_writer_that_met_others_leaves_the_lock_to_them_between_two_transactio
     monkeypatch.setattr("todoku.store.sqlite.writer._LATELY", A_MINUTE)
     for _ in range(3):
         world.publish()
-    assert not waits, "alone, it leaves no gap"
+    assert not [wait for wait in waits if wait > A_MINUTE / 2], "alone, it leaves no gap"
     with another_process(file, "begin immediate") as let_go, ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr("todoku.store.sqlite.writer._GAP", 0.0)
         future = pool.submit(world.publish)
@@ -247,7 +247,7 @@ def test_a_writer_that_met_others_leaves_the_lock_to_them_between_two_transactio
         future.result(60)
     monkeypatch.setattr("todoku.store.sqlite.writer._GAP", A_MINUTE)
     world.publish()
-    assert waits[-1] > A_MINUTE / 2
+    assert [wait for wait in waits if wait > A_MINUTE / 2], "it leaves one after it has waited"
 
 
 def test_a_lock_that_is_held_too_long_is_told(world: World, file: Path) -> None:
