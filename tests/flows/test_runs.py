@@ -726,6 +726,24 @@ def test_an_undo_that_fails_is_tried_again_and_visible(box: todoku.App, clock: C
     assert calls == [("ship", 1), ("charge", 1), "not now", ("refund", {"paid": 10}), ("unship", "parcel 1")]
 
 
+def test_an_undo_that_was_interrupted_goes_on_with_the_steps_of_the_same_function(box: todoku.App, clock: Clock) -> None:
+    """R4: what its first attempt undid is no step of the second one, and no change of the code."""
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> None:
+        await ctx.step(charge, 1, undo=refund_at_the_second_try)
+        await ctx.step(charge, 2, undo=refund)
+        raise todoku.Abort("NO")
+
+    run = flow.start()
+    box.drain()
+    assert calls == [("charge", 1), ("charge", 2), ("refund", {"paid": 20}), "not now"]
+    clock.forward(3600)
+    box.drain()
+    assert calls[4:] == [("refund", {"paid": 10})]
+    assert steps(box, run) == {"charge": "undone", "undo": "undone"}
+
+
 def refund_at_the_second_try(payment: dict[str, int] | None) -> None:
     if "not now" not in calls:
         calls.append("not now")

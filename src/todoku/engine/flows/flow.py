@@ -145,19 +145,19 @@ class Flow(Context):
             run=checked_run(plain, called, run, transactional=transactional),
         )
         return await self._step(
-            called.name, StepCall(called, plain, (*first, *args), kwargs), options, checked_key(key)
+            called.name, StepCall(called, plain, (*first, *args), kwargs), options, checked_key(key), may_skip=False
         )
 
     async def named_step(self, name: str, function: Callable[[], Awaitable[None]], *, key: str) -> None:
-        """Calls a function of todoku's own as a step of this name."""
+        """Calls a function of todoku's own as a step of this name. An attempt need not ask for those it has stored."""
         called = self._run.runtime.functions.of(function)
-        await self._step(name, StepCall(called, function, (), {}), StepOptions(), key)
+        await self._step(name, StepCall(called, function, (), {}), StepOptions(), key, may_skip=True)
 
-    async def _step(self, name: str, to: StepCall, options: StepOptions, key: str | None) -> Any:
+    async def _step(self, name: str, to: StepCall, options: StepOptions, key: str | None, *, may_skip: bool) -> Any:
         run, arguments = self._run, to.called.encode(to.args, to.kwargs)
         asked = run.ask(name, arguments, key)
         row = asked.row
-        if row is None:
+        if row is None and not may_skip:
             await run.refuse_changed(asked, arguments)
         while row is None or not (row.is_stored or row.state == "fatal"):
             if row is not None and 0 < (left := run.left(row)) < float("inf"):
