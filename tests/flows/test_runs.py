@@ -726,7 +726,7 @@ def test_an_undo_that_fails_is_tried_again_and_visible(box: todoku.App, clock: C
     assert calls == [("ship", 1), ("charge", 1), "not now", ("refund", {"paid": 10}), ("unship", "parcel 1")]
 
 
-def test_an_undo_that_was_interrupted_goes_on_with_the_steps_of_the_same_function(box: todoku.App, clock: Clock) -> None:
+def test_an_undo_that_was_interrupted_goes_on_with_steps_of_the_same_function(box: todoku.App, clock: Clock) -> None:
     """R4: what its first attempt undid is no step of the second one, and no change of the code."""
 
     @box.workflow
