@@ -156,7 +156,7 @@ class ClaimCursor:
         if now < self._next_scan + late:
             is_cheap = not busy and now >= (self._next_working_scan if working else self._next_idle_scan)
             # An idle worker that nobody has told of work only asks what waits: one read, and no claim if it is nothing.
-            asks = self._is_emptied and self._noticed
+            asks = self._is_emptied and self._noticed and not busy
             if not asks and (self._noticed or self._finds_work or not is_cheap):
                 if found := self._claim_at_positions(limit, counted):
                     return found

@@ -30,31 +30,31 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def claim(tx: Tx, worker: UUID, slices: Sequence[Slice], limit: int, listing: Listing) -> list[tuple[Any, ...]]:
-    """Claims what is due, by a list as far as that is allowed. Returns rows for `built`, in no order."""
+    """Claims what is due, by a list as far as that is allowed. Returns rows for `build`, in no order."""
     return tx.rows(
         "claim_list", worker=worker, listable=list(listing.destinations), fewest=listing.fewest, most=limit,
         **slice_parameters(slices),
     )  # fmt: skip
 
 
-def built(rows: Iterable[tuple[Any, ...]], slices: Sequence[Slice], worker: UUID) -> list[Claimed]:
+def build(rows: Iterable[tuple[Any, ...]], slices: Sequence[Slice], worker: UUID) -> list[Claimed]:
     """Builds claims from rows of `claim`, larger priorities first, each priority in time order."""
     places = {number: (at.destination, at.queue, at.priority) for number, at in enumerate(slices, 1)}
-    claims = _built(rows, places, worker, in_lanes=False)
+    claims = _build(rows, places, worker, in_lanes=False)
     claims.sort(key=_by_time if len(slices) == 1 else _by_priority)
     return claims
 
 
-def built_in_lanes(
+def build_in_lanes(
     rows: Iterable[tuple[Any, ...]], lanes: Mapping[int, tuple[str, str]], worker: UUID
 ) -> list[Claimed]:
-    """As `built`, from rows in lanes, which are given with their destination and queue; in the order of their ids."""
-    claims = _built(rows, {lane: (*at, 0) for lane, at in lanes.items()}, worker, in_lanes=True)
+    """As `build`, from rows in lanes, which are given with their destination and queue; in the order of their ids."""
+    claims = _build(rows, {lane: (*at, 0) for lane, at in lanes.items()}, worker, in_lanes=True)
     claims.sort(key=_in_lane)
     return claims
 
 
-def _built(
+def _build(
     rows: Iterable[tuple[Any, ...]], places: Mapping[int, tuple[str, str, int]], worker: UUID, *, in_lanes: bool
 ) -> list[Claimed]:
     """The database sends nothing that is known of a listed delivery; its place or lane says the rest."""

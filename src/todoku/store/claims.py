@@ -118,7 +118,7 @@ class ClaimStore:
         def work(tx: Tx) -> list[Any]:
             return self._timed(lambda: claim_lists.claim(tx, worker, slices, limit, listing))
 
-        claims = claim_lists.built(self._database.write_alone("claim", work), slices, worker)
+        claims = claim_lists.build(self._database.write_alone("claim", work), slices, worker)
         self._lists.add(claims)
         return claims
 

@@ -15,7 +15,7 @@ from todoku.core.decision import Settlement
 from todoku.core.identity import destination_lock
 from todoku.core.message import Claimed
 from todoku.core.status import Status
-from todoku.store.claim_lists import Listing, built_in_lanes
+from todoku.store.claim_lists import Listing, build_in_lanes
 from todoku.store.database import Tx
 from todoku.store.limits import place_documents
 
@@ -49,7 +49,7 @@ def claim_list(
     rows = (
         tx.rows("claim_lane_list", worker=worker, mosts=mosts, listable=named, fewest=listing.fewest) if taken else []
     )
-    claims = built_in_lanes(rows, {id: (lane.destination, lane.queue) for id, lane in taken.items()}, worker)
+    claims = build_in_lanes(rows, {id: (lane.destination, lane.queue) for id, lane in taken.items()}, worker)
     _give_back(tx, worker, taken.keys() - {claimed.lane for claimed in claims})
     return claims
 

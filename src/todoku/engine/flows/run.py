@@ -203,7 +203,7 @@ class Run:
         """Calls a function of the application: one that is not async in a thread. TimeoutError: it takes longer."""
         if not is_async(function):
             call = partial(function, *args, **kwargs)
-            return await self.executor.step_pools.steps.run(call, seconds, may_begin=self.refuse_stopped)
+            return await self.executor.step_pools.steps.run(call, seconds, check=self.refuse_stopped)
         async with asyncio.timeout(seconds):
             return await function(*args, **kwargs)
 
@@ -225,7 +225,7 @@ class Run:
     async def transact(self, write: Callable[[], StepRow], key: str) -> StepRow:
         """Makes a write that is not repeated: what the step did in its transaction is committed, or rolled back."""
         try:
-            return self.stored(await self.executor.step_pools.steps.run(write, may_begin=self.refuse_stopped))
+            return self.stored(await self.executor.step_pools.steps.run(write, check=self.refuse_stopped))
         except RunLost:
             self.lose()
             raise RunStopped from None

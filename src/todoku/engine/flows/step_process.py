@@ -93,12 +93,14 @@ class _Errand:
         self.ended: asyncio.Future[_Reply] = self._loop.create_future()
         self._lock = threading.Lock()
         self._runner: ProcessRunner | None = None
-        self._over = False
+        self._is_taken = self._over = False
 
     def __call__(self, runner: ProcessRunner) -> None:
         """Called in a thread of the pool, with the process of its slot."""
-        if self._over:
-            return
+        with self._lock:
+            if self._over:
+                return
+            self._is_taken = True
         reply: _Reply | None = None
         error: Exception | None = None
         begun = partial(self._begin, runner)
@@ -130,11 +132,17 @@ class _Errand:
             self.ended.set_exception(error or EOFError())
 
     def stop(self) -> None:
-        """Kills the process, if it works for this call."""
+        """Kills the process, if it works for this call. One that still waits for a process ends at once.
+
+        Called in the event loop.
+        """
         with self._lock:
             self._over = True
             if self._runner is not None:
                 self._runner.interrupt()
+            is_taken = self._is_taken
+        if not is_taken:
+            self._hand_back(None, ProcessDied(None))
 
 
 # ------------------------------------------------------------

@@ -23,7 +23,7 @@ publishers little, and a worker that gets them starts each message sooner than o
 class AnnouncedState:
     """The state that the claimer has written, and what it follows from: when work came, and when none did.
 
-    Only the claimer's thread writes; `is_busy` may be asked by any.
+    The claimer's thread notes and writes; any thread may call `begin`, `forget` and `is_busy`.
     """
 
     def __init__(self, store: Store, lease: Lease, on_ambiguous: Callable[[], None]) -> None:

@@ -36,15 +36,15 @@ class CallThreads:
         self._closed = False
 
     async def run(
-        self, call: Callable[[], T], seconds: float | None = None, may_begin: Callable[[], None] = lambda: None
+        self, call: Callable[[], T], seconds: float | None = None, check: Callable[[], None] = lambda: None
     ) -> T:
         """Calls the function in a thread, once there is a place for it. TimeoutError: it took longer than `seconds`.
 
-        The time begins with the call, not with the wait for a place. `may_begin`: raises if, after that wait, the
+        The time begins with the call, not with the wait for a place. `check`: called after that wait, it raises if the
         function must not be called any more.
         """
         async with self._places:
-            may_begin()
+            check()
             ended = self.start(call)
             if seconds is None:
                 return await ended

@@ -79,8 +79,8 @@ class Claimer:
         self._next_suspect = 0.0
         self._cursors: dict[str, ClaimCursor] = {}
         self._shared_waiting = SharedWaiting(store, [pool.destinations for pool in pools], serves_runs=serves_runs)
-        self._thread = create_thread("claimer", self._run, on_failure)
         self._needs_slot = True
+        self._thread = create_thread("claimer", self._run, on_failure)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -168,7 +168,7 @@ class Claimer:
                 cursor.request_scan()
         for pool in self._pools:
             if self._stopping or not self._limiting.allowed(1) or (found and self._state.says_idle()):
-                break  # few messages: the event loop starts this one, and the next round comes within a millisecond
+                break  # few messages: the event loop starts this one, and the next round comes within `_OWED_LOOK`
             wanted = pool.pace.wanted(occupied=pool.occupied(), waiting=pool.waiting(), now=time.monotonic())
             if wanted:
                 self._has_room = True

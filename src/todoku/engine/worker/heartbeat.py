@@ -61,6 +61,7 @@ class Heartbeat:
         self._log_again_at = 0.0
         self._renew_at = 0.0
         self._compare = False
+        self._doubts = self._resolved = 0  # claims that may have been committed; how many a comparison came after
         self._event = threading.Event()
         self._stopping = False
         self._thread = create_thread("heartbeat", self._run, on_failure)
@@ -81,7 +82,7 @@ class Heartbeat:
 
     def compare_soon(self) -> None:
         """Compares owned with held deliveries soon: a claim failed that may have been committed (H3)."""
-        self._compare = True
+        self._doubts += 1
         self._event.set()
 
     def read_limits_soon(self) -> None:
@@ -115,7 +116,7 @@ class Heartbeat:
             self._renew_at = now + self._lease.seconds / 4
             self._compare = True
         self._apply_limits()
-        if self._compare or any(pool.running() for pool in self._pools):
+        if self._compare or self._doubts > self._resolved or any(pool.running() for pool in self._pools):
             self._compare_owned()
 
     def _apply_limits(self) -> None:
@@ -129,15 +130,19 @@ class Heartbeat:
             self._give_back(pool.take(which))
 
     def _compare_owned(self) -> None:
-        """Reads the deliveries this worker owns: releases those it does not hold, and notes cancel requests."""
-        self._compare = False
+        """Reads the deliveries this worker owns: releases those it does not hold, and notes cancel requests.
+
+        After a claim that may have been committed, young lists are looked at, too: it may have made one.
+        """
+        doubts = self._doubts
         with self._hold.claim_lock:
             held = self._hold.tokens()  # before the query: a delivery settled meanwhile must not look unknown
-            owned = self._store.leases.owned(self._lease.worker)
-            unknown = [row for row in owned if (row.id, row.epoch) not in held]
+            owned = self._store.leases.owned(self._lease.worker, fresh=doubts > self._resolved)
+        unknown = [row for row in owned if (row.id, row.epoch) not in held]
         if unknown:
             Log(worker=str(self._lease.worker)).warning("STRANGERS_RELEASED", number=len(unknown))
             self._store.claims.release(unknown)
+        self._compare, self._resolved = False, doubts
         self._executor.cancelled = {(row.id, row.epoch) for row in owned if row.cancel_requested}
 
     def _count_failure(self, error: StoreError) -> None:

@@ -81,10 +81,11 @@ select {claimed}
 -- expire, are named in one row and stay as they are, if there are enough of them, and every live worker knows lists. The
 -- others are taken one by one. Of a listed delivery only what differs from others of its place is sent: its columns
 -- from `epoch` on are null, because they are known (epoch 0, first attempt). Rows are in no order: the caller sorts them.
--- Whoever made a list took what was due before its end. So a claim from a remembered position begins behind the last
--- list that ends at its place, and need not pass over what these lists name one by one; a scan (without a position) does,
--- and finds what others left. A last delivery that has changed may be due at another time, and one in a lane took nobody
--- else's turn: they say nothing. None of this protects anything: what is in a list is not taken because `listed` says so.
+-- Whoever made a list took what was due at the place of its last delivery, up to that delivery's time. So a claim from a
+-- remembered position begins behind the last list that ends at its place, and need not pass over what these lists name
+-- one by one; a scan (without a position) does, and finds what others left. A list is passed over one by one, too, if its
+-- last delivery has changed, because it may be due at another time, or is in a lane, because claims of lanes do not go by
+-- time. All this only saves time: `listed` is what keeps a delivery from being claimed twice.
 with {slice}, ends as materialized (
     select l.ids, d.* from (select ids from todoku_claim_list order by id) l
       left join lateral (select queue, destination, priority, next_run_at, id from todoku_delivery
@@ -131,7 +132,8 @@ list as (
 )
 
 -- name: untouched
--- A fragment: a delivery of which nothing is known but that it waits. Its destination has to allow lists, too.
+-- A fragment: whether a delivery may be listed, if its destination may: it was never claimed, never replayed, is at no gate
+-- and does not expire. So all that a claim says of it is known without asking.
 d.epoch = 0 and d.attempts = 0 and d.snoozes = 0 and d.replay_count = 0 and d.lost = 0 and d.gate is null
                and d.expires_at = 'infinity'
 
