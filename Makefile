@@ -164,6 +164,7 @@ projection-kills: setup opensearch ## DOCUMENTS=5000 change while workers, searc
 
 bench: setup ## todoku beside its peers, in turns, into bench/RESULTS.md: ARGS="--quick", "--only pgqueuer,river", "--rows drain,bulk", "--rounds 1"
 	$(PY) -m bench.compare $(ARGS)
+	$(if $(ARGS),,$(PY) -m bench.compare --postgres 18 --only todoku,graphile,pgqueuer,river --rows drain,publish,latency --rounds 1 --to bench/postgres18)
 
 bench-store: setup ## the store beside a bare SQL loop, one line per bar
 	$(PY) -m bench.store

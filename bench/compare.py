@@ -55,6 +55,8 @@ class Bench:
     servers: dict[Server, Running] = field(default_factory=dict)
     found: dict[tuple[Row, str], list[Figures]] = field(default_factory=dict)
     more: list[Bar] = field(default_factory=list)
+    limit: list[str] = field(default_factory=list)
+    """What the server could do by itself, and the bare loop, in words."""
     missing: dict[str, str] = field(default_factory=dict)
     """Of a peer or a server (or of a peer in one row): why it was passed over."""
 
@@ -93,6 +95,7 @@ class Bench:
             machine=machine(), servers=tuple(server.about for server in self.servers.values()), peers=tuple(peers),
             versions={name: installed.versions for name, installed in self.installed.items()}, sizes=self.sizes,
             rounds=self.rounds, found=self.found, missing=self.missing, seconds=seconds, more=tuple(self.more),
+            limit=tuple(self.limit),
         )  # fmt: skip
 
     def row(self, row: Row, peers: Sequence[Peer]) -> None:
@@ -132,6 +135,12 @@ class Bench:
                 name = f"HTTP, {part.__name__.rpartition('.')[2]} on {kind}"
                 bars = partial(part.bars, name=str(kind), seconds=seconds, number=number, rounds=self.rounds)
                 self.beside(name, kind, bars)
+
+    def limits(self, url: str) -> list[Bar]:
+        """The bars of the bare loop, and what the server could do by itself."""
+        found = limits(url, self.sizes.jobs, self.rounds, self.limit.append)
+        print(*(f"  {line}" for line in self.limit), sep="\n", flush=True)
+        return found
 
     def beside(self, name: str, kind: Server, bars: Callable[[str], list[Bar]]) -> None:
         """The bars of another benchmark, on a fresh database; or why it was passed over."""
@@ -232,7 +241,7 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> Run:
                 write(bench.run(peers, time.monotonic() - began), options.to)
         if options.only is None or options.rows is not None:
             if Row.BARE in options.chosen:
-                bench.beside("the limit", Server.POSTGRES, lambda url: limits(url, bench.sizes.jobs, bench.rounds))
+                bench.beside("the limit", Server.POSTGRES, bench.limits)
             if Row.HTTP in options.chosen:
                 bench.over_http(quick=options.quick)
     finally:

@@ -96,7 +96,7 @@ class Drained:
         each = 1e6 / max(1, self.done)
         return {
             "rate": self.rate, "worker_us": self.worker_cpu * each, "server_us": self.used.cpu * each,
-            "wal": self.used.wal / max(1, self.done), "memory_mb": self.memory / 1e6,
+            "wal": self.used.wal / max(1, self.done), "wal_mb": self.used.wal / 1e6, "memory_mb": self.memory / 1e6,
         }  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:

@@ -24,8 +24,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 
 from bench import bare
 from bench.bars import Bar, compared
+from bench.perf_shares import shared
 from bench.running import run
-from bench.server import ServerMeter, pgbench_rate
+from bench.server import Paid, ServerMeter, pgbench_rate
 from tests.support.postgres import fresh_database
 from todoku.app import App
 from todoku.store.deliveries import Filter
@@ -118,11 +119,17 @@ def say_paid(url: str, number: int, work: Callable[[], T]) -> T:
     """Print what the server paid for each job of this work; of SQLite there is no server."""
     if url.startswith("sqlite"):
         return work()
-    meter = ServerMeter(url)
-    paid, result = meter.paid(work)
-    meter.close()
+    paid, result = metered(url, work)
     print(f"    {paid.a_job(number)}", flush=True)
     return result
+
+
+def metered(url: str, work: Callable[[], T]) -> tuple[Paid, T]:
+    """What the server pays for this work, and what the work returns."""
+    meter = ServerMeter(url)
+    found = meter.paid(work)
+    meter.close()
+    return found
 
 
 def check_empty(url: str) -> None:
@@ -135,28 +142,37 @@ def check_empty(url: str) -> None:
         raise RuntimeError(f"{left[0]} was left behind")
 
 
-def server_limit(url: str, number: int) -> None:
-    """Print how fast the server is by itself: pgbench with the product's own statements, two clients."""
+def server_limit(url: str, number: int) -> list[str]:
+    """How fast the server is by itself: pgbench with the product's own statements, two clients; and where time goes."""
     fill(url, number)
-    rate = say_paid(url, number, lambda: pgbench_rate(url, number, 2))
+    shares, (paid, rate) = shared(lambda: metered(url, lambda: pgbench_rate(url, number, 2)))
     if rate is None:
         bare.drain_postgres(url)
-    else:
-        print(f"  PostgreSQL, pgbench with our statements, two clients: {rate:,.0f}/s", flush=True)
+        check_empty(url)
+        return ["pgbench: not installed (Debian's package postgresql has it), passed over"]
     check_empty(url)
+    by_itself = "the server by itself (pgbench with the product's statements, two clients)"
+    return [f"{by_itself}: {rate:,.0f} jobs/s, {paid.a_job(number)}", f"{shares}, during that"]
 
 
-def limits(url: str, number: int, rounds: int) -> list[Bar]:
-    """For `make bench`: todoku beside the bare loop, and the bare loop with ten times the rows beside itself."""
+def limits(url: str, number: int, rounds: int, said: Callable[[str], None]) -> list[Bar]:
+    """For `make bench`: todoku beside the bare loop, and the bare loop with ten times the rows beside itself.
+
+    `said`: takes what is no bar, line by line.
+    """
     small, large = number // 5, number * 2
+    names = f"bare loop, {small:,} jobs", f"bare loop, {large:,} jobs", f"todoku, {large:,} jobs"
     with patch.dict(os.environ):  # `app` changes it, and other benchmarks follow
         migrate(url)
-        server_limit(url, number)  # first: its clients begin without a position, and would walk over deleted rows
-        few, loop, ours = compared(
-            rounds, "PostgreSQL, two processes", (f"bare, {small:,} jobs", drained(url, small, drain_bare, 2)),
-            (f"bare, {large:,} jobs", drained(url, large, drain_bare, 2)),
-            (f"todoku, {large:,} jobs", drained(url, large, drain_worker, 2)),
+        # First: its clients begin without a position, and would walk over deleted rows.
+        for line in server_limit(url, number):
+            said(line)
+        rates = few, loop, ours = compared(
+            rounds, "PostgreSQL, two processes", (names[0], drained(url, small, drain_bare, 2)),
+            (names[1], drained(url, large, drain_bare, 2)), (names[2], drained(url, large, drain_worker, 2)),
         )  # fmt: skip
+    for name, rate in zip(names, rates, strict=True):
+        said(f"{name}, two processes: {rate:,.0f} jobs/s")
     return [
         Bar(f"bare loop: {large:,} jobs beside {small:,}", loop / few, 0.9, "x"),
         Bar(f"drain of {large:,} jobs beside the bare loop", ours / loop, OF_BARE, "x"),
@@ -287,7 +303,7 @@ def bars_of_postgres(dsn: str, number: int, rounds: int, scale: int) -> list[Bar
             Bar("postgres_engine_drain_beyond_bare", ours / loop, 1.0, at_most=True),
             Bar("postgres_engine_drain_per_second", ours, 40_000, "/s"),
         ]
-        server_limit(url, number)
+        print(*server_limit(url, number), sep="\n", flush=True)
     with fresh_database(dsn) as url:
         migrate(url)
         on, off = compared(

@@ -29,7 +29,9 @@ class Run:
     missing: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     more: tuple[Bar, ...] = ()
-    """Of other benchmarks that were run with it: HTTP."""
+    """Of other benchmarks that were run with it: HTTP, and the bare loop."""
+    limit: tuple[str, ...] = ()
+    """What the server could do by itself, and the bare loop, in words."""
 
     def figures(self, row: Row, name: str) -> list[Figures]:
         """Of one peer. What the fill of a drain cost is the row `bulk`, too."""

@@ -33,7 +33,7 @@ TITLES: dict[Row, str] = {
 COLUMNS: dict[Row, tuple[tuple[str, str], ...]] = {
     Row.DRAIN: (
         ("rate", "jobs/s"), ("worker_us", "worker CPU µs"), ("server_us", "server CPU µs"), ("wal", "log bytes a job"),
-        ("memory_mb", "MB a worker"),
+        ("wal_mb", "log MB"), ("memory_mb", "MB a worker"),
     ),
     Row.DAEMON: (("rate", "jobs/s"), ("worker_us", "worker CPU µs"), ("server_us", "server CPU µs")),
     Row.SQLITE: (("rate", "jobs/s"), ("worker_us", "worker CPU µs"), ("memory_mb", "MB a worker")),
@@ -84,8 +84,8 @@ def text(run: Run) -> str:
     """The whole document."""
     parts = [
         "# todoku beside its peers", _head(run), "## Bars", _bars(judged(run), run), "## Ahead of todoku",
-        "\n".join(losses(run)) or "In no row that was measured is a peer ahead.", *_rows(run), "## Peers", _peers(run),
-        "## Passed over", _missing(run), "",
+        "\n".join(losses(run)) or "In no row that was measured is a peer ahead.", *_rows(run), *_limit(run),
+        "## Peers", _peers(run), "## Passed over", _missing(run), "",
     ]  # fmt: skip
     return "\n\n".join(parts)
 
@@ -180,6 +180,12 @@ def _rows(run: Run) -> list[str]:
         parts += [f"## {TITLES[row]}", _latencies(run) if row is Row.LATENCY else _table(run, row)]
         parts.append(f"![{TITLES[row].replace('`', '')}]({PLOTS}/{row}.svg)")
     return parts
+
+
+def _limit(run: Run) -> list[str]:
+    if not run.limit:
+        return []
+    return ["## The limit: what the server could do without todoku", "\n".join(f"- {line}" for line in run.limit)]
 
 
 def _table(run: Run, row: Row) -> str:

@@ -67,6 +67,7 @@ def handlers(stage: Stage, row: Row) -> Figures:
         program = prepared(stage, url, row)
         slots = ALL_SLOTS // stage.peer.processes
         found = drained(stage, program, number, BENCH_HANDLER_MS=str(HANDLER_MS), BENCH_SLOTS=str(slots))
+        verified(stage, program, found)
     return Figures(found.figures(), notes=found.notes())
 
 

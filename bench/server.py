@@ -118,7 +118,6 @@ def pgbench_rate(url: str, number: int, processes: int) -> float | None:
     """
     binaries = debian_binaries()
     if binaries is None or not (binaries / "pgbench").exists():
-        print("  pgbench: not installed (Debian's package postgresql has it), passed over", flush=True)
         return None
     workers = [str(uuid4()) for _ in range(processes)]
     with psycopg.connect(url, autocommit=True) as connection, tempfile.TemporaryDirectory() as folder:

@@ -73,10 +73,11 @@ def test_every_other_row_of_todoku_has_figures(bench: Bench) -> None:
 @pytest.mark.postgres
 def test_the_bare_loop_and_todoku_drain_all_jobs_and_leave_the_environment_alone(bench: Bench) -> None:
     before = dict(os.environ)
-    bench.beside("the limit", Server.POSTGRES, lambda url: limits(url, 5_000, rounds=1))
+    bench.beside("the limit", Server.POSTGRES, lambda url: limits(url, 5_000, 1, bench.limit.append))
     assert bench.missing == {}
     assert [bar.required for bar in bench.more] == [0.9, 0.75, 1.0]
     assert all(bar.measured > 0 for bar in bench.more)
+    assert [line.partition(",")[0] for line in bench.limit[2:]] == ["bare loop", "bare loop", "todoku"]
     assert dict(os.environ) == before
 
 
