@@ -222,8 +222,6 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(str(error))
     if options.quick and options.only is None:
         options.peers = tuple(peer for peer in options.peers if peer.quick)
-    if Row.DRAIN in options.chosen and Row.BULK in options.chosen:
-        options.chosen.remove(Row.BULK)  # the fills of the drains are measured
     return options
 
 
@@ -237,7 +235,8 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> Run:
         peers = bench.start(bench.install(wanted))
         for row in options.chosen:
             if row not in (Row.BARE, Row.HTTP):
-                bench.row(row, peers)
+                filled = row is Row.BULK and Row.DRAIN in options.chosen  # the fills of the drains are measured
+                bench.row(row, [peer for peer in peers if peer.bulk_jobs] if filled else peers)
                 write(bench.run(peers, time.monotonic() - began), options.to)
         if options.only is None or options.rows is not None:
             if Row.BARE in options.chosen:

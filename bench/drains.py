@@ -31,6 +31,10 @@ class Sizes:
         """A drain of this peer."""
         return min(self.jobs, peer.jobs)
 
+    def bulk(self, peer: Peer) -> int:
+        """A bulk row of this peer."""
+        return min(self.jobs, peer.bulk_jobs or peer.jobs)
+
 
 QUICK = Sizes(jobs=10_000, published=800, paced=200, handled=8_000, dead=20_000, after=5_000, future=50_000)
 

@@ -30,7 +30,7 @@ def drain(stage: Stage, row: Row) -> Figures:
 
 def bulk(stage: Stage, row: Row) -> Figures:
     """The bulk call alone."""
-    return _only_enqueued(stage, row, "fill", stage.sizes.of(stage.peer))
+    return _only_enqueued(stage, row, "fill", stage.sizes.bulk(stage.peer))
 
 
 def publish(stage: Stage, row: Row) -> Figures:

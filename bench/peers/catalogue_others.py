@@ -52,9 +52,10 @@ _ON_NODE: tuple[Peer, ...] = (
             f"{_GRAPHILE_NEVER}"
         ),
         unfinished=_GRAPHILE_UNFINISHED,
-        rows=frozenset({Row.DRAIN, Row.LATENCY, Row.HANDLERS, Row.SNAPSHOT, Row.KILL}),
+        rows=frozenset({Row.DRAIN, Row.BULK, Row.LATENCY, Row.HANDLERS, Row.SNAPSHOT, Row.KILL}),
         home="node",
         jobs=6_000,
+        bulk_jobs=50_000,
     ),
     Peer(
         name="pgboss",
@@ -100,9 +101,10 @@ _ON_GO: tuple[Peer, ...] = (
         program="river",
         settings="MaxWorkers 100, FetchCooldown 100 ms (its default)",
         unfinished=_RIVER_UNFINISHED,
-        rows=frozenset({Row.DRAIN, Row.LATENCY}),
+        rows=frozenset({Row.DRAIN, Row.BULK, Row.LATENCY}),
         home="river",
         jobs=6_000,
+        bulk_jobs=50_000,
         environ=MappingProxyType({"BENCH_SETTING": "default"}),
     ),
 )

@@ -109,6 +109,9 @@ class Peer:
     """How many a drain has: less for slow ones, so that each takes some seconds; after 20 it is cut off.
 
     More where the start is part of the drain (`starts_on_go`): it must not be a large part."""
+    bulk_jobs: int = 0
+    """How many its bulk row has, where it enqueues much faster than it runs: fewer jobs are fewer index pages. 0: the
+    fill of its drain is its bulk row."""
     processes: int = 2
     quick: bool = False
     """It is one of the few that `--quick` measures."""
