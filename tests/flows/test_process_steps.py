@@ -140,7 +140,7 @@ def test_a_branch_that_is_left_behind_loses_its_process(box: todoku.App, tmp_pat
     """R2: the next attempt calls the step again, and may store it, so the process of the last one must not go on."""
 
     async def fail_beside_it() -> None:
-        while not _pid(tmp_path):
+        while not _pid(tmp_path):  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.01)
         raise ConnectionError("another branch")
 
