@@ -22,7 +22,7 @@ from todoku.store.postgres.database import PostgresDatabase
 from todoku.store.postgres.transaction import PostgresTx
 from todoku.store.sql import Steps, restyle
 from todoku.store.sqlite.database import SqliteDatabase, SqliteTx
-from todoku.store.sqlite.packed_rows import spellings
+from todoku.store.sqlite.repeated_rows import spellings
 
 T = TypeVar("T")
 Plan = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from todoku.store.sqlite.packed_rows import execute_all, spellings
+from todoku.store.sqlite.repeated_rows import execute_all, spellings
 
 PLAIN = "insert into t (a, b, c) values (:a, :b + cast(:a * 2 as integer), null)"
 UPSERT = """insert into t (a, b, c) values (:a, :b, (select max(t.b) from t where t.a = :a))

@@ -34,7 +34,8 @@ from todoku.store.sql import Row, Statement, Steps, load
 from todoku.store.sqlite.bulk import bulk
 from todoku.store.sqlite.file_watch import SqliteListener
 from todoku.store.sqlite.handler_transaction import open_transaction
-from todoku.store.sqlite.packed_rows import execute_all, unpack
+from todoku.store.sqlite.packed_rows import unpack
+from todoku.store.sqlite.repeated_rows import execute_all
 from todoku.store.sqlite.writer import (
     Writer,
     acquire_writer,
