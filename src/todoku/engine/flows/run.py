@@ -1,9 +1,4 @@
-"""One attempt of a run: its steps so far, what it is doing, and when it parks.
-
-A run parks when none of its steps is under way and everything it still does waits: for a time, a signal or children
-(R9). Parking stops the function; when the run is woken, a new attempt calls it again, and steps that are stored return
-at once.
-"""
+"""One attempt of a run: its steps so far, what it reads and writes, and how it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +28,7 @@ from todoku.core.flow import (
 )
 from todoku.core.message import Claimed
 from todoku.core.outcome import Abort, Done, Retry
+from todoku.engine.flows.parking import Parking
 from todoku.engine.flows.runtime import FlowRuntime
 from todoku.engine.flows.step_telemetry import StepTelemetry
 from todoku.engine.jobs.handler import is_async
@@ -45,12 +41,6 @@ T = TypeVar("T")
 
 AttemptEnd = Settlement | Done | Abort | Retry
 """How an attempt of a run ends that is stopped."""
-
-_TURNS: Final = 3
-"""Turns of the event loop in which nothing begins, after which everything that the run does is known to wait."""
-
-_SOON: Final = 0.02
-"""Seconds that a run waits in its slot instead of parking."""
 
 
 class RunStopped(BaseException):
@@ -93,12 +83,8 @@ class Run:
         self._occurrences: Counter[tuple[str, str]] = Counter()
         self._under_way: set[tuple[str, str]] = set()
         self._newest = 0
-        self._busy = 0
-        self._checking = 0
-        self._activity = 0
-        self._waiting: dict[asyncio.Future[None], float] = {}
-        self._loop = asyncio.get_running_loop()
-        self.stopped: asyncio.Future[AttemptEnd] = self._loop.create_future()
+        self.stopped: asyncio.Future[AttemptEnd] = asyncio.get_running_loop().create_future()
+        self._parking = Parking(self._park, self.stopped.done)
         self._read_at = time.monotonic()
         self.cancelling = False
         self._over = False
@@ -157,14 +143,9 @@ class Run:
         """
         if self.runtime.on_change == "run" or not find_changed(asked.name, self.rows.values(), self.used):
             return
-        self._checking += 1
-        try:
-            await self._settled_down()
+        async with self._parking.alone():
             if changed := find_changed(asked.name, self.rows.values(), self.used):
                 await self.stop_changed(asked, arguments, changed)
-        finally:
-            self._checking -= 1
-            self._settle_down()  # the others that wait may park now
         self.refuse_stopped()
 
     async def stop_changed(self, asked: Asked, arguments: str, changed: Sequence[StepRow]) -> None:
@@ -293,13 +274,12 @@ class Run:
         self.refuse_stopped()
         place = (asked.name, asked.key.removeprefix(f"{asked.name}:").partition("#")[0])
         self._under_way.add(place)
-        self._busy += 1
+        self._parking.begin()
         try:
             yield
         finally:
             self._under_way.discard(place)
-            self._busy -= 1
-            self._settle_down()
+            self._parking.end()
 
     @contextmanager
     def at_cancel(self, stop: Callable[[], None]) -> Iterator[None]:
@@ -322,43 +302,12 @@ class Run:
 
     async def wait(self, seconds: float) -> None:
         """Waits: in the slot while other branches of the run go on, otherwise parked."""
-        waiting: asyncio.Future[None] = self._loop.create_future()
-        self._waiting[waiting] = time.monotonic() + seconds
-        timer = None if math.isinf(seconds) else self._loop.call_later(max(seconds, 0.0), _resolve, waiting)
-        self._settle_down()
-        try:
-            await waiting
-        finally:
-            self._waiting.pop(waiting, None)
-            self._settle_down()  # if this branch ends here, the others that wait may park
-            if timer is not None:
-                timer.cancel()
+        await self._parking.wait(seconds)
         self.refuse_stopped()
 
-    async def _settled_down(self) -> None:
-        """Waits until everything else that the run does waits, too."""
-        activity = -1
-        while activity != self._activity or self._busy:
-            activity = self._activity
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-            if self._busy:
-                await asyncio.sleep(_SOON)
-
-    def _settle_down(self) -> None:
-        self._activity += 1
-        self._loop.call_soon(self._park_if_idle, self._activity, _TURNS)
-
-    def _park_if_idle(self, activity: int, turns: int) -> None:
-        if activity != self._activity or self._busy or self._checking or not self._waiting or self.stopped.done():
-            return
-        if turns:
-            self._loop.call_soon(self._park_if_idle, activity, turns - 1)
-            return
-        left = min(self._waiting.values()) - time.monotonic()
-        if left > _SOON:
-            self.watch.parked((self.left(self.rows[key]), self.rows[key]) for key in self.used & self.rows.keys())
-            self.stop(park(left))
+    def _park(self, seconds: float) -> None:
+        self.watch.parked((self.left(self.rows[key]), self.rows[key]) for key in self.used & self.rows.keys())
+        self.stop(park(seconds))
 
     # ------------------------------------------------------------------------------------------- ending
 
@@ -377,7 +326,7 @@ class Run:
         self.cancelling = True
         for stop in tuple(self._at_cancel):
             stop()
-        if not self._busy:
+        if not self._parking.is_busy:
             self.stop(Abort("CANCELLED", "cancelled while running"))
 
     def close(self) -> None:
@@ -387,14 +336,8 @@ class Run:
         for stop in tuple(self._at_cancel):
             stop()
         self.watch.add_counts()
-        for waiting in list(self._waiting):
-            waiting.cancel()
+        self._parking.cancel_waits()
 
     def unused(self) -> list[StepRow]:
         """Returns the stored steps that this attempt did not ask for: the code took another way."""
         return [row for key, row in self.rows.items() if key not in self.used and row.state != "rewound"]
-
-
-def _resolve(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
