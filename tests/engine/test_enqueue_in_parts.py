@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -19,7 +20,10 @@ from tests.conformance.test_pgbouncer import pooled
 from tests.support.world import World
 from todoku.core.errors import DatabaseBusy, DatabaseUnavailable, IdempotencyConflict, InvalidMessage, StoreError
 from todoku.core.sealed import format_master_key
+from todoku.core.topic_pattern import Route
 from todoku.engine.jobs.job import Call, CallDrafts
+from todoku.engine.publish import MessageOptions
+from todoku.testing import empty
 
 PART = 10
 MANY = 3 * PART + 5
@@ -291,3 +295,70 @@ def test_encrypted_messages_of_any_part_have_one_data_key(world: World, monkeypa
     box.drain()
     box.close()
     assert sorted(ran) == list(range(MANY))
+
+
+# ---------------------------------------------------------------------------------- what is sent as columns
+
+TOLD = (
+    "m.topic, m.type, m.key, m.content_type, m.headers, m.labels, m.scope, m.key_hash, m.digest, d.destination,"
+    " d.queue, d.lane is null, d.gate is null, d.priority, d.status, d.attempts, d.max_attempts, d.epoch, d.timeout"
+)
+"""What is stored but ids, times and the payload, which may be encrypted."""
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "is_alike"),
+    [
+        pytest.param({}, {}, True, id="nothing"),
+        pytest.param({}, {"priority": 3, "headers": {"a": "b"}, "key": "k"}, True, id="what all of them have"),
+        pytest.param({}, {"idempotency_key": "k"}, False, id="an idempotency key"),
+        pytest.param({"unique_for": 60}, {}, False, id="a time in which it is unique"),
+        pytest.param({"ordered": True}, {"key": "k"}, False, id="a lane"),
+        pytest.param({"per_key": todoku.Limit(concurrency=1)}, {"key": "k"}, False, id="a gate"),
+        pytest.param({}, {"labels": ["red"]}, False, id="labels"),
+        pytest.param({"search": ["n"]}, {}, False, id="a searched field"),
+        pytest.param({"schema": {"type": "object"}}, {}, False, id="a schema"),
+        pytest.param({"encrypted": True}, {}, False, id="a data key"),
+    ],
+)
+def test_calls_are_alike_only_if_each_has_nothing_of_its_own_and_are_stored_as_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, declared: Any, given: Any, is_alike: bool
+) -> None:
+    """I1: messages that differ in nothing but ids and payloads are sent as columns; whatever more there is, is kept."""
+    monkeypatch.setenv("TODOKU_MASTER_KEYS", format_master_key("2026-11", os.urandom(32)))
+    box, ran = todoku.App(world.url), list[int]()
+
+    @box.job(**declared)
+    def job(n: int) -> None:
+        ran.append(n)
+
+    using, numbers = job.using(**given), [0] * MANY if "idempotency_key" in given else [*range(MANY)]
+    many = [using.call(n) for n in numbers]
+
+    def outcome(handles: list[Any]) -> Any:
+        rows = world.sql(
+            f"select {TOLD} from todoku_message m join todoku_delivery d on message_seq = seq order by seq"
+        )
+        counts, duplicates = stored(world), [handle.duplicate for handle in handles]
+        ran.clear()
+        box.drain()
+        empty(box)
+        return sorted(ran), counts, rows, duplicates
+
+    assert (CallDrafts(many).alike(0, MANY) is not None) is is_alike
+    together = outcome(box.enqueue_many(many, tx=None))
+    assert together == outcome([using.enqueue(n) for n in numbers])
+    assert together[0] == sorted(set(numbers))
+    box.close()
+
+
+def test_events_whose_key_is_in_their_payloads_are_not_alike(box: todoku.App) -> None:
+    """I10: each is read, for the lane that it belongs to."""
+    plain = Route(pattern="**", destination="table", queue="table")
+
+    def is_alike(route: Route) -> bool:
+        prepared = box.outbox.prepare("order.created", MessageOptions(), [route])
+        return box.outbox.alike(prepared, ['{"n":1}', '{"n":2}']) is not None
+
+    assert is_alike(plain)
+    assert not is_alike(msgspec.structs.replace(plain, key="n"))

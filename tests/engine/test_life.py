@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -105,6 +106,27 @@ def test_H3_a_lost_reply_loses_nothing(world: World, crew: Crew, operation: str,
     with armed(f"{operation}.{side}_commit", lose_thrice), crew.running(concurrency=4):
         until(lambda: len(world.history()) == 30, what="everything")
     assert len(crew.seen) == 30
+    assert {row.attempts for row in world.history()} == {1}
+
+
+def test_H3_a_comparison_that_fails_is_made_again_soon(world: World, crew: Crew) -> None:
+    """H3: an idle worker keeps nothing that it does not know of until its next renewal, whatever the database does."""
+    crew.handles("warehouse")
+    lost = {"claim": 1, "release": 1}
+
+    def lose_once(operation: str) -> None:
+        if lost[operation]:
+            lost[operation] -= 1
+            lose()
+
+    with (
+        armed("claim.after_commit", partial(lose_once, "claim")),
+        armed("release.before_commit", partial(lose_once, "release")),
+        crew.running(lease_sec=3600.0),
+    ):
+        world.publish(3)
+        until(lambda: len(world.history()) == 3, what="everything")
+    assert lost == {"claim": 0, "release": 0}
     assert {row.attempts for row in world.history()} == {1}
 
 

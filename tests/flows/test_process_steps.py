@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +208,83 @@ def test_as_many_processes_work_at_once_as_the_worker_has_slots(box: todoku.App)
     run = flow.start()
     box.drain()
     assert len(set(run.result(timeout=0))) <= 2
+
+
+# ------------------------------------------------------------------------------- while all processes work for others
+
+
+@contextmanager
+def occupied(box: todoku.App, tmp_path: Path) -> Iterator[tuple[todoku.Handle[None], list[int]]]:
+    """A worker with two slots whose processes both work for one run, until that is cancelled or the block ends."""
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+
+    @box.workflow
+    async def occupying(ctx: todoku.Flow) -> None:
+        await asyncio.gather(*(ctx.step(sleep_for_ever, str(place), run="process") for place in places))
+
+    run = occupying.start()
+    with working(box):
+        try:
+            yield run, [until(lambda at=place: _pid(at), "both processes to begin") for place in places]
+        finally:
+            run.cancel(by="ops", why="a test")
+
+
+@pytest.mark.settings(concurrency="2")
+def test_a_run_that_is_cancelled_while_its_step_waits_for_a_process_ends_at_once(
+    box: todoku.App, tmp_path: Path
+) -> None:
+    """R8: it does not wait for the steps of others; and its own is not called when their processes are free."""
+
+    @box.workflow
+    async def flow(ctx: todoku.Flow) -> None:
+        await ctx.step(sleep_for_ever, str(tmp_path), run="process")
+
+    @box.workflow
+    async def behind(ctx: todoku.Flow) -> int:
+        return (await ctx.step(render, Page(1, 0), run="process")).number
+
+    with occupied(box, tmp_path) as (other, pids):
+        run = flow.start()
+        until(lambda: run.status() == "sending", "the run to begin")
+        assert run.cancel(by="ops", why="a test")
+        until(lambda: run.status() == "aborted", "the run to end")
+        assert all(map(is_running, pids)), "the other run goes on"
+        next_in_line = behind.start()
+        assert other.cancel(by="ops", why="a test")
+        assert next_in_line.result(timeout=60) == 2
+    assert (run.delivery().reason, steps(box, run)) == ("CANCELLED", {})
+    assert _pid(tmp_path) is None
+
+
+@pytest.mark.settings(concurrency="2")
+def test_a_branch_that_is_left_behind_while_its_step_waits_for_a_process_ends_with_its_attempt(
+    box: todoku.App, tmp_path: Path
+) -> None:
+    """R2, R9: it does not wait for a process any more, for the next attempt calls its step again."""
+    ended = threading.Event()
+
+    def fail_beside_it() -> None:
+        raise ConnectionError("another branch")
+
+    @box.workflow(max_attempts=1)
+    async def flow(ctx: todoku.Flow) -> None:
+        async def branch() -> None:
+            try:
+                await ctx.step(sleep_for_ever, str(tmp_path), run="process")
+            finally:
+                ended.set()
+
+        await asyncio.gather(branch(), ctx.step(fail_beside_it))
+
+    with occupied(box, tmp_path) as (_, pids):
+        run = flow.start()
+        until(lambda: run.status() == "aborted", "the run to end")
+        assert ended.wait(30), "the branch ends"
+        assert all(map(is_running, pids)), "the other run goes on"
+    assert _pid(tmp_path) is None
 
 
 def test_what_cannot_run_in_a_process_is_refused(box: todoku.App) -> None:

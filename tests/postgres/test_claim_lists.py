@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from uuid import UUID
@@ -10,13 +11,16 @@ import psycopg
 import pytest
 
 from tests.postgres.listed import CHANGING, EVERYTHING, lists, register_old_worker, states
+from tests.support.crew import Crew, until
 from tests.support.world import SOMEBODY, World
 from todoku.core.decision import SUCCEEDED, Settlement
 from todoku.core.message import Claimed
 from todoku.core.status import Status
 from todoku.engine.claim import FEWEST, ClaimCursor
+from todoku.engine.context import Context
 from todoku.store.claim_lists import Listing
 from todoku.store.database import Slice
+from todoku.store.failpoint import armed, lose
 
 pytestmark = pytest.mark.postgres
 
@@ -278,6 +282,27 @@ def test_a_claim_by_list_whose_reply_was_lost_is_found_and_released(world: World
     owned = world.store.leases.owned(worker)
     assert world.store.claims.release(owned) == ()
     assert len(claim_list(world)) == 2
+
+
+def test_an_idle_worker_releases_a_claim_by_list_whose_reply_was_lost_before_it_renews(world: World) -> None:
+    """H3: it compares at once, so the list is younger than those that are written out otherwise."""
+    crew, lost = Crew(world), threading.Event()
+
+    async def end_when_a_list_is_lost(_ctx: Context) -> None:
+        await asyncio.to_thread(lost.wait, 60)
+
+    def lose_the_first_list() -> None:
+        if not lost.is_set() and lists(world):
+            lost.set()
+            lose()
+
+    crew.handles("warehouse", end_when_a_list_is_lost)
+    world.publish(2 * FEWEST)  # half of them are claimed by row: a backlog, so the others are claimed by list
+    slots = {"batch": FEWEST, "concurrency": 2 * FEWEST}
+    with armed("claim.after_commit", lose_the_first_list), crew.running(lease_sec=3600.0, **slots):
+        until(lambda: len(world.history()) == 2 * FEWEST, what="everything")
+    assert lost.is_set()
+    assert {row.attempts for row in world.history()} == {1}
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["plain", "in lanes"])

@@ -32,7 +32,7 @@ CHECKS: Final = (
     Invariant("reserved", "I2", "a key in use was committed with its message"),
     Invariant("owner", "I3", "every delivery that is sending has an owner, and no other has"),
     Invariant("orphan", "I3", "no delivery is owned by a worker without a lease", heals=True),
-    Invariant("lane_owner", "I3", "a delivery that is sending has the owner of its lane", heals=True),
+    Invariant("lane_owner", "I3", "what is sending, or claimed by list, has the owner of its lane", heals=True),
     Invariant("epoch", "I4", "the epoch is larger than that of every stored attempt"),
     Invariant("attempts", "I4", "no delivery was tried more often than allowed"),
     Invariant("token", "I4", "no token was used twice"),
