@@ -98,6 +98,7 @@ def finished(shape: Any) -> RunHistory:
     return record_history(box, run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_database")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=shapes)

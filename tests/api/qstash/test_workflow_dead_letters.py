@@ -120,6 +120,7 @@ def test_all_means_those_of_workflows_and_nothing_else(server: Server, workflows
     assert left["messageId"] == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["resume", "restart"])
 def test_runs_go_on_with_other_retries_and_limits(
     server: Server, workflows: NodeWorkflows, name: str, act: str

@@ -68,6 +68,7 @@ def test_a_call_gives_the_answer_of_a_third_party_whatever_it_is(
     ended(server, workflows.runs[name], "RUN_SUCCESS")
 
 
+@pytest.mark.slow
 def test_a_step_that_keeps_failing_fails_the_run_once_and_a_retry_of_its_dead_letter_resumes_it(
     server: Server, client: QStash, workflows: Workflows, name: str
 ) -> None:
