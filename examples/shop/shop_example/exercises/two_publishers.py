@@ -25,12 +25,13 @@ class Bus:
 
     def __init__(self, both: Barrier) -> None:
         self.sent: list[str] = []
-        self._both = both
+        self._both: Barrier | None = both
 
     async def send(self, batch: Sequence[todoku.Outgoing]) -> None:
         """As todoku.Destination."""
-        if not self.sent:
-            await asyncio.to_thread(self._both.wait, SECONDS)
+        both, self._both = self._both, None  # once: two batches of one publisher may be sent at the same time
+        if both is not None:
+            await asyncio.to_thread(both.wait, SECONDS)
         self.sent += [message.message_id for message in batch]
 
 
