@@ -18,7 +18,8 @@ PEERS: tuple[Peer, ...] = (
         quick=True,
         program="todoku_program.py",
         settings="box.drain (drains), box.worker().run() (others), concurrency 64, or the row's slots; history kept; "
-        "publishers without a transaction of the caller share commits, each waits for its own; "
+        "publishers without a transaction of the caller share commits, each waits for its own; a caller's transaction "
+        "is asyncpg's, on uvloop; "
         "for the kill: lease_sec 2, reclaim_interval_sec 0.5",
         unfinished=UNFINISHED,
         history=HISTORY,

@@ -22,9 +22,7 @@ os.environ.setdefault("TODOKU_CONNECTIONS", os.environ.get("BENCH_PUBLISHERS", "
 if os.environ.get("BENCH_ROW") == "kill" and os.environ.get("BENCH_DAEMON") != "1":
     os.environ |= {"TODOKU_LEASE_SEC": "2", "TODOKU_RECLAIM_INTERVAL_SEC": "0.5"}  # a worker without a supervisor
 
-import psycopg  # noqa: E402 - the settings are read when the App is made
-
-from bench.peers import program  # noqa: E402
+from bench.peers import program  # noqa: E402 - the settings are read when the App is made
 from bench.peers.program import DELAY_SEC, TEXT, URL, by_threads, say, timed  # noqa: E402
 from bench.peers.todoku_app import RELEASED, bench, box, held, in_turn, work  # noqa: E402
 from todoku.engine import operations  # noqa: E402
@@ -72,17 +70,25 @@ def publish(number: int) -> None:
 
 
 def caller(number: int) -> None:
-    """`job.using(tx=…)` in a transaction of psycopg that inserts a row of the caller's, too."""
-    lines = [psycopg.connect(URL) for _ in range(program.PUBLISHERS)]
+    """`job.using(tx=…)` in a transaction of asyncpg that inserts a row of the caller's, too, on uvloop."""
+    import asyncpg  # noqa: PLC0415 - a worker process does not need it, and its memory is measured
+    import uvloop  # noqa: PLC0415
 
-    def enqueue(share: range) -> None:
-        line = lines[share.start]
+    async def enqueue(line: asyncpg.Connection, share: range) -> None:
         for n in share:
-            line.execute("insert into bench_order (n) values (%s)", (n,))
-            bench.using(tx=line).enqueue(n, TEXT)
-            line.commit()
+            async with line.transaction():
+                await line.execute("insert into bench_order (n) values ($1)", n)
+                await bench.using(tx=line).aenqueue(n, TEXT)
 
-    by_threads(number, enqueue)
+    async def enqueue_all(lines: list[asyncpg.Connection]) -> None:
+        shares = program.shares(number)
+        await asyncio.gather(*(enqueue(line, share) for line, share in zip(lines, shares, strict=True)))
+
+    async def main() -> None:
+        lines = [await asyncpg.connect(URL) for _ in range(program.PUBLISHERS)]
+        await program.timed_async(enqueue_all(lines))
+
+    uvloop.run(main())
 
 
 def paced(number: int) -> None:

@@ -95,7 +95,7 @@ STRANGE = [
 def test_no_schema_name_is_too_strange_to_be_quoted(schema: str) -> None:
     sql = "select :id, nextval('todoku_s') from todoku_message where x = '100%'"
     ours = qualify(sql, schema)
-    assert parameters(ours) == ["id"]
+    assert parameters(ours) == ("id",)
     assert f"from {quote(schema)}.todoku_message" in ours
     assert restyle(ours, "named") == ours
 
@@ -143,8 +143,8 @@ def test_there_are_four_styles() -> None:
 
 def test_parameters_are_told_in_order_and_repeated() -> None:
     """Drivers with `%s` take a list: a name that is there twice is bound twice."""
-    assert parameters(SQL) == ["id", "id", "other_1"]
-    assert parameters("select 1, x::text, ':no', \":no\"") == []
+    assert parameters(SQL) == ("id", "id", "other_1")
+    assert parameters("select 1, x::text, ':no', \":no\"") == ()
 
 
 @pytest.mark.postgres
@@ -176,4 +176,4 @@ def test_every_style_of_every_query_binds_the_same_names(package: str, schema: s
         names = parameters(sql)
         assert restyle(sql, "pyformat").count("%(") == len(names), name
         assert restyle(sql, "format").replace("%%", "").count("%s") == len(names), name
-        assert parameters(restyle(sql, "dollar")) == [], name
+        assert parameters(restyle(sql, "dollar")) == (), name

@@ -18,7 +18,7 @@ import msgspec
 from todoku.core.errors import BlockingCall, NoTransaction, TransactionError, UnsupportedConnection, WrongDatabase
 from todoku.store.database import DialectName
 from todoku.store.publish import Publishing
-from todoku.store.sql import Row, Statement, Steps, parameters, restyle
+from todoku.store.sql import Row, Statement, Steps, numbered_parameters, parameters, restyle
 
 # ------------------------------------------------------------
 # A savepoint in the caller's transaction: a failure inside it leaves the rest of the transaction as it was.
@@ -256,8 +256,8 @@ def _asyncpg(tx: Any) -> Joined:
     _require(tx.is_in_transaction(), "this asyncpg connection", "use `async with connection.transaction():`")
 
     async def execute(statement: Statement) -> list[Row]:
-        names = dict.fromkeys(parameters(statement.sql))
-        values = [_one(statement)[name] for name in names]
+        given = _one(statement)
+        values = [given[name] for name in numbered_parameters(statement.sql)]
         return [tuple(row.values()) for row in await tx.fetch(restyle(statement.sql, "dollar"), *values)]
 
     return Joined("postgresql", execute_async=execute)

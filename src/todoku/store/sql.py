@@ -76,9 +76,16 @@ def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def parameters(sql: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def parameters(sql: str) -> tuple[str, ...]:
     """The names of the bound parameters, in order of appearance, repeated ones too."""
-    return [name for name in _PARAMETER.findall(sql) if name]
+    return tuple(name for name in _PARAMETER.findall(sql) if name)
+
+
+@lru_cache(maxsize=1024)
+def numbered_parameters(sql: str) -> tuple[str, ...]:
+    """The names of the bound parameters in the order of their numbers ($1, $2 …), each once."""
+    return tuple(dict.fromkeys(parameters(sql)))
 
 
 @lru_cache(maxsize=1024)
@@ -90,7 +97,7 @@ def restyle(sql: str, style: ParamStyle) -> str:
         return _PARAMETER.sub(lambda found: f"%({found[1]})s" if found[1] else found[0], sql.replace("%", "%%"))
     if style == "format":
         return _PARAMETER.sub(lambda found: "%s" if found[1] else found[0], sql.replace("%", "%%"))
-    places = {name: f"${number}" for number, name in enumerate(dict.fromkeys(parameters(sql)), 1)}
+    places = {name: f"${number}" for number, name in enumerate(numbered_parameters(sql), 1)}
     return _PARAMETER.sub(lambda found: places[found[1]] if found[1] else found[0], sql)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import selectors
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, cast
 
 import psycopg
@@ -23,7 +23,7 @@ from psycopg.waiting import Ready, Wait
 
 from todoku.core.errors import StoreError
 from todoku.store.failpoint import reach
-from todoku.store.sql import Row, Statement, parameters, restyle
+from todoku.store.sql import Row, Statement, numbered_parameters, restyle
 
 WARM: Final = 5
 """Runs of a statement that a connection makes in three trips before it prepares it, as psycopg does itself. A process
@@ -83,7 +83,7 @@ class SingleTrip:
         """
         memory = _memory(connection)
         begin, settings, statement, commit = memory.prepared[self._settings, text]
-        given = [_encoded(values[place]) for place in _places(text)]
+        given = [_encoded(values[place]) for place in numbered_parameters(text)]
         send = connection.pgconn.send_query_prepared
         try:
             results = _exchange(
@@ -227,12 +227,6 @@ def _communicate(pgconn: PGconn, sends: Sequence[Send]) -> Generator[Wait, Ready
         if result.status == ExecStatus.PIPELINE_SYNC:
             return results
         results.append(result)
-
-
-@lru_cache(maxsize=16)
-def _places(text: str) -> tuple[str, ...]:
-    """The names of a statement's parameters, in the order of their numbers."""
-    return tuple(dict.fromkeys(parameters(text)))
 
 
 def _encoded(value: object) -> bytes | None:
