@@ -322,5 +322,33 @@ def test_a_worker_claims_by_list_only_after_a_claim_that_found_a_backlog(world: 
     publish(3 * FEWEST)
     assert [claim(), claim(), claim(FEWEST - 1)] == [(FEWEST, False), (FEWEST, True), (FEWEST - 1, False)]
     assert claim() == (1, False), "fewer than are worth a list"
+    publish(FEWEST)
+    assert claim() == (FEWEST, True), "one short claim is no end of a backlog"
+    for _ in range(2):
+        publish(1)
+        assert claim() == (1, False)
     publish(2 * FEWEST)
-    assert [claim(), claim()] == [(FEWEST, False), (FEWEST, True)], "the claim before these found no backlog"
+    assert [claim(), claim()] == [(FEWEST, False), (FEWEST, True)], "the two claims before these found no backlog"
+
+
+def test_a_claim_by_list_that_finds_all_rows_taken_by_another_worker_looks_again_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers may choose the same rows; the one that comes too late must not fall back to a claim by row."""
+    cursor = ClaimCursor(world.store, world.worker(), ("warehouse",), monotonic=time.monotonic, listable=("warehouse",))
+    world.publish(2 * FEWEST)
+    cursor.claim(FEWEST)
+    claims, tries = world.store.claims, list[tuple[bool, int]]()
+    with psycopg.connect(world.url) as other:
+        other.execute("select from todoku_delivery for update")
+        take = claims.take
+
+        def noted(*places: object, listing: Listing | None = None, **rest: object) -> list[Claimed]:
+            found = take(*places, listing=listing, **rest)  # type: ignore[arg-type]
+            tries.append((listing is not None, len(found)))
+            other.rollback()
+            return found
+
+        monkeypatch.setattr(claims, "take", noted)
+        assert len(cursor.claim(FEWEST)) == FEWEST
+    assert tries == [(True, 0), (True, FEWEST)]

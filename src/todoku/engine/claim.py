@@ -46,6 +46,10 @@ FEWEST = 100
 """Deliveries that are worth a list: a worker that wants so many, and whose last claim found so many or all it wanted,
 has a backlog of short ones. To claim a lone message the statement without lists takes the server a third less."""
 
+_SHORT_LISTS: Final = 2
+"""Claims by list in a row that find too little before the backlog counts as drained. Another worker that listed the
+same deliveries at the same moment leaves nothing of them, once; the next claim sees its list and begins behind it."""
+
 T = TypeVar("T")
 Place = tuple[str, str, int]
 
@@ -117,7 +121,8 @@ class ClaimCursor:
         self._positions: dict[Place, tuple[float, int]] = {}
         self._next_scan = self._next_idle_scan = self._next_working_scan = 0.0
         self._noticed = self._finds_work = self._is_emptied = False
-        self._has_backlog = self._has_lane_backlog = False
+        self._backlog = self._lane_backlog = 0
+        """How many claims that find too little may still be by list."""
         self._turn = self._round = 0
         self._lane_share = 1
         """By how much more lanes are claimed at once than asked for, because the last ones were short."""
@@ -204,11 +209,11 @@ class ClaimCursor:
         for places, room in groups:
             most = min(limit, room)
             wanted = min(max(lanes, min(lanes * self._lane_share, most // 2)), room)
-            listing = self._listing(most, has_backlog=self._has_lane_backlog)
+            listing = self._listing(most, self._lane_backlog)
             found = self._store.claims.take_lanes(
                 self.worker, places, lanes=wanted, limit=most, counted=counted, listing=listing
             )
-            self._has_lane_backlog = len(found) >= min(most, FEWEST)
+            self._lane_backlog = _backlog_after(self._lane_backlog, len(found), most)
             if found:
                 self._learn_lanes(len({claim.lane for claim in found}), len(found), wanted, most)
                 return found
@@ -285,9 +290,7 @@ class ClaimCursor:
         slices = [self._slice(place, limit if room >= UNLIMITED else min(share, room)) for place, room in rooms]
         for first in range(0, len(slices), _PLACES):  # until one statement finds something
             some = slices[first : first + _PLACES]
-            listing = self._listing(limit, has_backlog=self._has_backlog)
-            found = self._store.claims.take(self.worker, some, limit=limit, counted=counted, listing=listing)
-            self._has_backlog = len(found) >= min(limit, FEWEST)
+            found = self._take(some, limit, counted)
             if found:
                 self._finds_work = True
                 # The rows of one place are in order, so its last row is the new position.
@@ -298,9 +301,18 @@ class ClaimCursor:
                 return found
         return []
 
-    def _listing(self, limit: int, *, has_backlog: bool) -> Listing | None:
+    def _take(self, slices: Sequence[Slice], limit: int, counted: Counted) -> list[Claimed]:
+        """Claims from these slices. By list it tries again at once if it finds nothing, see `_SHORT_LISTS`."""
+        while True:
+            listing = self._listing(limit, self._backlog)
+            found = self._store.claims.take(self.worker, slices, limit=limit, counted=counted, listing=listing)
+            self._backlog = _backlog_after(self._backlog, len(found), limit)
+            if found or listing is None or not self._backlog:
+                return found
+
+    def _listing(self, limit: int, backlog: int) -> Listing | None:
         """What may be claimed by list: a worker that wants so many, and finds them, drains a backlog of short ones."""
-        return Listing(self._listable, FEWEST) if self._listable and has_backlog and limit >= FEWEST else None
+        return Listing(self._listable, FEWEST) if self._listable and backlog and limit >= FEWEST else None
 
     def _slice(self, place: Place, most: int) -> Slice:
         return Slice(*place, *self._positions.get(place, (0.0, 0)), most)
@@ -309,6 +321,11 @@ class ClaimCursor:
         """Returns the places, larger priorities first; places of one priority take turns at being first."""
         self._turn += 1
         return sorted(_rotate(list(self._seen), self._turn), key=lambda place: -place[2])
+
+
+def _backlog_after(backlog: int, found: int, limit: int) -> int:
+    """How many claims that find too little may still be by list, after one that found so many of `limit`."""
+    return _SHORT_LISTS if found >= min(limit, FEWEST) else max(0, backlog - 1)
 
 
 def _rotate(some: list[T], turn: int) -> list[T]:
