@@ -18,8 +18,8 @@ CAP_SEC = 20.0
 class Sizes:
     """How much work each row has."""
 
-    jobs: int = 50_000
-    published: int = 2_000
+    jobs: int = 100_000
+    published: int = 6_000
     paced: int = 700
     handled: int = 20_000
     dead: int = 200_000

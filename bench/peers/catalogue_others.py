@@ -55,7 +55,7 @@ _ON_NODE: tuple[Peer, ...] = (
         rows=frozenset({Row.DRAIN, Row.BULK, Row.LATENCY, Row.HANDLERS, Row.SNAPSHOT, Row.KILL}),
         home="node",
         jobs=6_000,
-        bulk_jobs=50_000,
+        bulk_jobs=100_000,
     ),
     Peer(
         name="pgboss",
@@ -104,7 +104,7 @@ _ON_GO: tuple[Peer, ...] = (
         rows=frozenset({Row.DRAIN, Row.BULK, Row.LATENCY}),
         home="river",
         jobs=6_000,
-        bulk_jobs=50_000,
+        bulk_jobs=100_000,
         environ=MappingProxyType({"BENCH_SETTING": "default"}),
     ),
 )

@@ -105,7 +105,7 @@ class Peer:
     rows: frozenset[Row] = USUAL
     home: str = ""
     """The environment below bench/.envs; the peer's own name where it is empty."""
-    jobs: int = 50_000
+    jobs: int = 100_000
     """How many a drain has: less for slow ones, so that each takes some seconds; after 20 it is cut off.
 
     More where the start is part of the drain (`starts_on_go`): it must not be a large part."""
