@@ -102,10 +102,11 @@ with {slice}, ends as materialized (
          order by next_run_at desc, id desc limit 1) e on true
      order by s.place
 ), named as materialized (
-    select unnest(ids) as id from ends e
-     where not exists (select from place p
-                        where p.remembered and p.queue = e.queue and p.destination = e.destination
-                          and p.priority = e.priority)
+    select unnest(array(
+        select unnest(ids) from ends e
+         where not exists (select from place p
+                            where p.remembered and p.queue = e.queue and p.destination = e.destination
+                              and p.priority = e.priority))) as id
 ), due as materialized (
     select d.ctid, d.id, d.epoch, d.message_seq, d.max_attempts, d.next_run_at, d.timeout, s.place,
            s.lists and d.untouched as lists, s.destination, null::smallint as priority
@@ -182,9 +183,11 @@ slice as materialized (
 )
 
 -- name: named
--- A fragment: the deliveries that the lists of all workers name.
+-- A fragment: the deliveries that the lists of all workers name. As one array the planner takes them for few, always.
+-- It guesses the rows of this small table from its size on disk, which grows with every list until it is vacuumed; a
+-- guess of some hundred thousand would be too many to hash, and each delivery would be compared with all of them.
 named as materialized (
-    select unnest(ids) as id from (select ids from todoku_claim_list order by id) l
+    select unnest(array(select unnest(ids) from (select ids from todoku_claim_list order by id) l)) as id
 )
 
 -- name: due

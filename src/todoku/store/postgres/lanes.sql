@@ -94,7 +94,8 @@ select from todoku_lane where id = any (:lanes::bigint[]) order by id for update
 -- takes no join, which could walk over all lanes; ids are sorted and unique, so the time of an id has the same place in
 -- its array.
 with mine as materialized (
-    select unnest(ids) as id from (select ids from todoku_claim_list where worker_id = :worker order by id) l
+    select unnest(array(
+        select unnest(ids) from (select ids from todoku_claim_list where worker_id = :worker order by id) l)) as id
 ), flying as materialized (
     select distinct lane from (
         (select lane from todoku_delivery where worker_id = :worker and status = 'sending' offset 0)
