@@ -119,12 +119,17 @@ def test_the_changes_arrive_at_every_place_also_after_a_kill(tmp_path: Path) -> 
         names = dict(re.findall(r"(\w+)='([^']*)'", re.search(r"export (.*)", printed)[1]))  # type: ignore[index]
         kill_workers(daemon)
         assert run_in(tmp_path, "capture_example.shop", "--orders", "30", **names).stdout == "30 orders placed\n"
-        shown = run_in(tmp_path, "todoku", "capture", "show", "main", "--json", **names)
-        assert shown.returncode == 0, shown.stderr
-        assert '"streaming"' in shown.stdout.replace(" ", "")
+        until(lambda: _streams(tmp_path, names), "a new process reads the log")
         verdicts = until(lambda: _passing(tmp_path, names), "every place has the 30 orders, too")
         assert verdicts.count("PASS") == 3
         assert "of 88 orders" in verdicts
+
+
+def _streams(home: Path, names: dict[str, str]) -> bool:
+    """Whether the capture streams; until the killed reader's successor has begun it says `starting`."""
+    shown = run_in(home, "todoku", "capture", "show", "main", "--json", **names)
+    assert shown.returncode == 0, shown.stderr
+    return '"streaming"' in shown.stdout.replace(" ", "")
 
 
 def kill_workers(port: int) -> None:
