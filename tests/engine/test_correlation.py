@@ -13,7 +13,7 @@ import pytest
 import todoku
 from tests.support.apart import box as apart
 from todoku.client import connect
-from todoku.engine.observability.log import SettledLine
+from todoku.engine.observability.log_line import SettledLine
 from todoku.testing import inline
 
 ID = {"X-Correlation-Id": "request-7"}

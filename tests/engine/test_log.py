@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -23,11 +25,11 @@ from todoku.engine.observability.log import (
     JsonFormatter,
     LineHandler,
     Log,
-    SettledLine,
     configure_logging,
     lowest_level,
     mask_fields,
 )
+from todoku.engine.observability.log_line import SettledLine
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 
 FIELDS = (
@@ -41,13 +43,18 @@ CANARY = "canary-4111-1111"
 class Terminal(io.StringIO):
     """A stream that remembers each write."""
 
-    def __init__(self, *, tty: bool = False) -> None:
+    def __init__(self, descriptor: int | None = None, *, tty: bool = False) -> None:
         super().__init__()
+        self.descriptor = descriptor
+        """That of the system's file or pipe which it stands for."""
         self.tty = tty
         self.writes: list[str] = []
 
     def isatty(self) -> bool:
         return self.tty
+
+    def fileno(self) -> int:
+        return super().fileno() if self.descriptor is None else self.descriptor
 
     def write(self, text: str) -> int:
         self.writes.append(text)
@@ -164,12 +171,20 @@ def test_a_level_keeps_the_lines_below_it_away(level: str, told: int) -> None:
     assert len(stream.lines()) == told
 
 
-def test_a_batch_is_written_in_whole_lines_that_a_shared_pipe_does_not_mix(out: Terminal) -> None:
-    """Writes of up to PIPE_BUF are whole, however many processes share the pipe."""
+@pytest.mark.parametrize(("goes_to", "largest"), [("pipe", 4096), ("file", 1 << 16)])
+def test_a_batch_is_written_in_whole_lines_that_processes_do_not_mix(
+    goes_to: str, largest: int, tmp_path: Path
+) -> None:
+    """Writes of up to PIPE_BUF to a pipe are whole, and all writes to a file: it has few of them."""
+    reading, writing = os.pipe() if goes_to == "pipe" else (os.open(tmp_path / "log", os.O_CREAT), 0)
+    out = Terminal(writing or reading)
+    configure_logging("json", stream=out)
     settle(*(ended(id=number) for number in range(500)))
     assert [parsed(line)["outbox_id"] for line in out.lines()] == list(range(500))
-    assert all(write.endswith("}\n") and len(write) <= 4096 for write in out.writes)
-    assert len(out.writes) < 70
+    assert all(write.endswith("}\n") and len(write) <= largest for write in out.writes)
+    assert len(out.writes) < 300_000 // largest
+    for each in filter(None, (reading, writing)):
+        os.close(each)
 
 
 def test_whoever_has_logging_set_up_gets_a_record_per_attempt(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,7 +29,7 @@ from todoku.engine.observability.exposition import (
     read_gauges,
     render,
 )
-from todoku.engine.observability.log import SettledLine
+from todoku.engine.observability.log_line import SettledLine
 from todoku.engine.observability.metrics import COUNTERS, HISTOGRAMS, INGESTED, MOST_LABELS, Children, Metrics, merge
 from todoku.engine.observability.telemetry import EndedAttempt, Telemetry
 from todoku.store.leases import Reclaimed

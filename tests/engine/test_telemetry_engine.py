@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 import todoku
 from tests.engine.test_telemetry import counted
 from tests.engine.test_tracing import Traced, id_of, parent_of
-from todoku.engine.observability.log import SettledLine
+from todoku.engine.observability.log_line import SettledLine
 from todoku.engine.registry import Outgoing
 
 CANARY = "canary-4111-1111"

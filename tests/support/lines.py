@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from todoku.engine.observability.log import SettledLine
+from todoku.engine.observability.log_line import SettledLine
 
 _FIELDS = list(SettledLine.__struct_fields__)
 

@@ -27,7 +27,8 @@ from todoku.engine.ingest.source import Source, SourceKeys, Sources
 from todoku.engine.ingest.source_counts import SourceCounts
 from todoku.engine.jobs.decoders import describe
 from todoku.engine.observability import metrics as counting
-from todoku.engine.observability.log import LEVELS, IngestedLine, Level, Log, log_lines, lowest_level
+from todoku.engine.observability.log import LEVELS, Log, log_lines, lowest_level
+from todoku.engine.observability.log_line import IngestedLine, Level
 from todoku.engine.observability.telemetry import Telemetry
 from todoku.engine.observability.tracing import TRACE_HEADERS, inject
 from todoku.engine.outbox import Outbox, new_id

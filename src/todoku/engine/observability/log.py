@@ -8,86 +8,39 @@ write.
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO, cast
-from uuid import UUID
 
 import msgspec
 
 from todoku.core.control_characters import escape_controls, escape_json
 from todoku.core.redaction import MASKED, STARS, is_sensitive, mask
+from todoku.engine.observability.log_line import BoundLine, Fields, Level, Line, SettledLine
 
 LOGGER: Final = logging.getLogger("todoku")
 
 Style = Literal["json", "text", "auto"]
-Level = Literal["debug", "info", "warning", "error"]
-Fields = dict[str, Any]
 
 LEVELS: Final[dict[Level, int]] = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
 }  # fmt: skip
 
 _PIPE_BUF: Final = 4096
+"""Bytes of a write to a pipe that the kernel keeps together."""
+
+_FILE_PIECE: Final = 1 << 16
+"""The same of a regular file, of which the kernel keeps any write together. Fewer writes are fewer waits for the
+interpreter's lock, which each of them gives up."""
 _WRITTEN: Final = "todoku_written"
 _TRACEBACK: Final = "traceback"
 
 _FRAMES: Final = 20
 """Frames of a traceback that are logged, the innermost first."""
-
-
-class SettledLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The line of a settled attempt: exactly these fields, in this order; null means unknown."""
-
-    event: Literal["settled"]
-    ts: datetime
-    level: Level
-    correlation_id: str | None
-    trace_id: str | None
-    message_id: str
-    outbox_id: int
-    topic: str
-    adapter: str
-    status: Literal["pending", "succeeded", "failed", "aborted"]
-    attempts: int
-    reason_code: str | None
-    error_type: str | None
-    idempotency_key_hash: str | None
-    latency_ms: float
-    worker: UUID
-
-
-class IngestedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The line of a request to ingest. `status` is the HTTP status of the answer; `message_id` the stored message."""
-
-    event: Literal["ingested"]
-    ts: datetime
-    level: Level
-    correlation_id: str
-    trace_id: str | None
-    message_id: str | None
-    topic: str | None
-    status: int
-    error_type: str | None
-    latency_ms: float
-    event_id: str | None
-    source: str
-    duplicate: bool
-
-
-class BoundLine(msgspec.Struct, frozen=True, gc=False):
-    """The line of a settled attempt whose handler bound fields with `ctx.log.bind`: they follow the line's own.
-
-    A bound field with the name of one of these is left out.
-    """
-
-    line: SettledLine
-    bound: Fields
-
-
-Line = SettledLine | BoundLine | IngestedLine
 
 _MASKABLE: Final = (
     "correlation_id", "trace_id", "message_id", "topic", "adapter", "reason_code", "error_type", "idempotency_key_hash",
@@ -271,19 +224,24 @@ def _extra(fields: Fields) -> Fields:
 class LineHandler(logging.StreamHandler[TextIO]):
     """The handler that `configure_logging` installs. It can write many lines at once."""
 
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._piece = _FILE_PIECE if _is_regular_file(stream) else _PIPE_BUF
+
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a record, unless its line was written by `write_lines`."""
         if not record.__dict__.get(_WRITTEN):
             super().emit(record)
 
     def write_lines(self, lines: Sequence[Line]) -> None:
-        """Writes a batch of lines as JSON, in as few writes as are atomic on a pipe shared by several processes."""
+        """Writes a batch of lines as JSON, in as few writes as are atomic if several processes share the stream."""
         try:
             pieces = _join_to_pieces(
                 [
                     escape_json(_ENCODER.encode(line) if line.__class__ is not BoundLine else _encode_bound(line))
                     for line in lines
-                ]
+                ],
+                self._piece,
             )
             with self.lock:  # type: ignore[union-attr]
                 for piece in pieces:
@@ -302,12 +260,19 @@ def _bound_fields(line: BoundLine) -> Fields:
     return _mask({name: value for name, value in line.bound.items() if name not in SettledLine.__struct_fields__})
 
 
-def _join_to_pieces(lines: Sequence[bytes]) -> list[str]:
-    """Joins whole lines to pieces of at most PIPE_BUF bytes, whose writes to a pipe are atomic."""
+def _is_regular_file(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # no file of the system, or closed
+        return False
+
+
+def _join_to_pieces(lines: Sequence[bytes], most: int) -> list[str]:
+    """Joins whole lines to pieces of at most so many bytes."""
     pieces: list[str] = []
     start = size = 0
     for place, line in enumerate(lines):
-        if size + len(line) + 1 > _PIPE_BUF and place > start:
+        if size + len(line) + 1 > most and place > start:
             pieces.append(b"\n".join((*lines[start:place], b"")).decode())
             start, size = place, 0
         size += len(line) + 1

@@ -22,7 +22,8 @@ from todoku.core.outcome import Traceback
 from todoku.core.status import Status
 from todoku.engine.observability import metrics as counting
 from todoku.engine.observability.exposition import Gauges, observe_with, render
-from todoku.engine.observability.log import LEVELS, BoundLine, Fields, Level, Log, SettledLine, log_lines, lowest_level
+from todoku.engine.observability.log import LEVELS, Log, log_lines, lowest_level
+from todoku.engine.observability.log_line import BoundLine, Fields, Level, SettledLine
 from todoku.engine.observability.message_headers import correlation_id, decode_headers
 from todoku.engine.observability.metrics import Metrics, log_failure, merge, quietly
 from todoku.engine.observability.tracing import Spans, Tracing, find_tracing
@@ -336,17 +337,18 @@ def _level(settlement: Settlement) -> Level:
 def _line(ended: EndedAttempt, at: datetime) -> SettledLine | BoundLine:
     claim, settlement = ended.claim, ended.settlement
     correlation, trace = _ids(claim.headers) if claim.headers is not None else (None, None)
+    is_plain = settlement is SUCCEEDED  # nearly all: its names need not be looked up
     line = SettledLine(
         "settled",
         at,
-        _level(settlement),
+        "info" if is_plain else _level(settlement),
         correlation,
         trace,
         claim.message_id,
         claim.id,
         claim.topic,
         claim.destination,
-        cast("Any", settlement.status.value),
+        "succeeded" if is_plain else cast("Any", settlement.status.value),
         claim.attempt,
         settlement.reason,
         ended.error_type,
