@@ -282,7 +282,7 @@ def test_lanes_and_suspects_are_not_claimed_as_rows(world: World) -> None:
     (suspect,) = world.claim(first, limit=1)
     world.store.leases.end(first, lost=True)
     waiting = world.store.claims.waiting(None)
-    assert waiting.groups == (("warehouse", "warehouse", 0),)
+    assert [group[:3] for group in waiting.groups] == [("warehouse", "warehouse", 0)]
     assert waiting.suspects == waiting.lanes == (("warehouse", "warehouse"),)
     rows, alone, lanes = world.claim(worker), world.claim_suspect(worker), world.claim_lanes(worker)
     assert [len(rows), len(alone), len(lanes)] == [2, 1, 3]
@@ -307,13 +307,18 @@ def test_what_waits_for_its_back_off_or_is_dead_is_not_claimed(world: World) -> 
 
 
 def test_places_with_work_are_told_whether_it_is_due_or_not(world: World) -> None:
-    """Port: `waiting` names each (queue, destination, priority) once, and only those that were asked for."""
+    """Port: `waiting` names each (queue, destination, priority) once, with the time of its first delivery, and only
+    those that were asked for."""
     world.publish(3, to=["a", "b"], queue="shared")
     world.publish(3, to=["a"], queue="shared", priority=7, delay=3600)
     world.publish(2, to=["c"])
     world.publish(4, to=["d"], ordered=True, key="k")
+    first = min(row.next_run_at for row in world.deliveries(destination="a")).timestamp()
+    later = min(row.next_run_at for row in world.deliveries(destination="a") if row.priority == 7).timestamp()
     assert world.store.claims.waiting(["a", "d", "none"]) == Waiting(
-        groups=(("shared", "a", 0), ("shared", "a", 7)), suspects=(), lanes=(("d", "d"),)
+        groups=(("shared", "a", 0, first), ("shared", "a", 7, later)),
+        suspects=(),
+        lanes=(("d", "d"),),
     )
     assert len(world.store.claims.waiting(None).groups) == 4
     assert world.store.claims.waiting([]) == Waiting((), (), ())
@@ -343,6 +348,7 @@ class Costly:
         self._lock = lock
         self.seconds = 0.0
         self.looks = self.takes = 0
+        self.slices: Sequence[Slice] = ()
         self.claims = self
 
     def waiting(self, destinations: Sequence[str] | None) -> Waiting:
@@ -355,6 +361,7 @@ class Costly:
         self, worker: UUID, slices: Sequence[Slice], *, limit: int, counted: Counted, listing: Listing | None
     ) -> list[Claimed]:
         self.takes += 1
+        self.slices = slices
         return self._store.claims.take(worker, slices, limit=limit, counted=counted, listing=listing)
 
 
@@ -394,6 +401,28 @@ def test_when_positions_find_nothing_a_cheap_full_scan_follows_at_once(world: Wo
     assert numbers(claims.claim(5)) == ['"late"']
     world.store.claims.release(first)
     assert numbers(claims.claim(5)) == ['"first"']
+
+
+def test_a_full_scan_begins_at_the_first_delivery_of_each_place(world: World) -> None:
+    """Claim: looking where work waits passes over the dead rows before it, so the claim of the scan need not again."""
+    clock = Clock()
+    claims, store = claiming(world, clock)
+    for name in "ab":
+        publish(world, name)
+    first = min(row.next_run_at for row in world.deliveries()).timestamp()
+    assert numbers(claims.claim(5)) == ['"a"', '"b"']
+    assert [(part.after_at, part.after_id) for part in store.slices] == [(first, 0)]
+
+
+def test_after_a_full_scan_that_found_only_later_deliveries_earlier_ones_are_found(world: World) -> None:
+    """Claim: where nothing was due the scan leaves no position, behind which the next delivery would not be seen."""
+    clock = Clock()
+    claims, store = claiming(world, clock)
+    world.publish(1, delay=3600)
+    assert claims.claim(5) == []
+    publish(world, "now")
+    assert numbers(claims.claim(5, busy=True)) == ['"now"']
+    assert store.looks == 1
 
 
 def test_MEND_2_full_scans_of_a_busy_worker_take_at_most_a_twentieth_of_its_time(world: World) -> None:

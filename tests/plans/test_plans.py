@@ -44,7 +44,7 @@ def drive(store: Store) -> None:
     store.claims.waiting(["d0"])
     assert store.statistics.lag(stuck_after=600).due
     store.alerts.unwanted_dead()
-    claims = store.claims.take(worker, [Slice(*place) for place in waiting.groups[:3]], limit=500)
+    claims = store.claims.take(worker, [Slice(*place[:3]) for place in waiting.groups[:3]], limit=500)
     suspects = store.claims.take_suspect(worker, waiting.suspects)
     listing = Listing(tuple({place[1] for place in waiting.lanes}), 1)
     store.claims.release(store.claims.take_lanes(worker, waiting.lanes, lanes=1, limit=5, listing=listing))

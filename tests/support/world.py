@@ -143,7 +143,7 @@ class World:
         """Claim by a full scan: everything that waits, larger priorities first."""
         store = store or self.store
         places = sorted(store.claims.waiting(destinations).groups, key=lambda place: -place[2])
-        slices = [Slice(*place, most=limit) for place in places]
+        slices = [Slice(*place[:3], most=limit) for place in places]
         return store.claims.take(worker, slices, limit=limit, counted=counted) if slices else []
 
     def claim_lanes(

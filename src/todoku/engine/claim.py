@@ -257,10 +257,12 @@ class ClaimCursor:
     def _scan(self, limit: int, counted: Counted) -> list[Claimed]:
         self._noticed = False
         spent = self._store.claims.seconds
-        self._positions.clear()
         self._read_waiting()
         # What was committed before the scan is in `groups`; without any, a claim would find nothing.
+        self._positions = {(queue, name, priority): (at, 0) for queue, name, priority, at in self._waiting.groups}
         found = self._claim_at_positions(limit, counted) if self._waiting.groups else []
+        # Where nothing was claimed, the next delivery may be due before the one that was the first.
+        self._positions = {place: position for place, position in self._positions.items() if position[1]}
         # Only the time spent in queries: waits for a lock or a connection say nothing about the next scan.
         wait = _IDLE_PER_SCAN * (self._store.claims.seconds - spent)
         now = self._monotonic()
@@ -273,10 +275,11 @@ class ClaimCursor:
         self._waiting = self._read(self._destinations)
         now = self._monotonic()
         # A place that had work will have it again: the latest such places are tried beside those that have work now.
-        for place in self._waiting.groups:
+        places = [group[:3] for group in self._waiting.groups]
+        for place in places:
             self._seen.pop(place, None)
         had = [item for item in self._seen.items() if item[1] > now][-_PLACES:]
-        self._seen = dict(had) | dict.fromkeys(self._waiting.groups, now + _REMEMBERED)
+        self._seen = dict(had) | dict.fromkeys(places, now + _REMEMBERED)
         self._gates.update({(queue, name): now + _REMEMBERED for queue, name, _ in self._waiting.gates})
         self._gates = {place: until for place, until in self._gates.items() if until > now}
         self.next_gate = now + min((seconds for *_, seconds in self._waiting.gates), default=float("inf"))

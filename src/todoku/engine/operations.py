@@ -295,7 +295,7 @@ def limit(
 def _kind(store: Store, name: str) -> Kind:
     """A queue, unless only a destination is called so: workers announce theirs, queues may be yet to come."""
     known, waiting = store.destinations.known(), store.claims.waiting(None)
-    queues = {*known.queues, *(queue for queue, _, _ in waiting.groups)}
+    queues = {*known.queues, *(queue for queue, *_ in waiting.groups)}
     queues.update(queue for queue, _ in (*waiting.suspects, *waiting.lanes))
     return "destination" if {name, served_as(name)} & known.destinations.keys() and name not in queues else "queue"
 

@@ -34,9 +34,10 @@ Token = TypeVar("Token", Claimed, Held)
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Where deliveries wait, due or not: (queue, destination, priority), and (queue, destination) of the others."""
+    """Where deliveries wait, due or not: (queue, destination) of each kind, and what else is known of some."""
 
-    groups: tuple[tuple[str, str, int], ...]
+    groups: tuple[tuple[str, str, int, float], ...]
+    """Also the priority, and the time from which on the first delivery there may run."""
     suspects: tuple[tuple[str, str], ...]
     lanes: tuple[tuple[str, str], ...]
     gates: tuple[tuple[str, str, float], ...] = ()
@@ -45,7 +46,7 @@ class Waiting(msgspec.Struct, frozen=True):
     def only(self, destinations: Collection[str]) -> Waiting:
         """The part that waits for these destinations; one that is a URL scheme stands for every host."""
 
-        def served(place: tuple[str, str] | tuple[str, str, float]) -> bool:
+        def served(place: tuple[str, str] | tuple[str, str, float] | tuple[str, str, int, float]) -> bool:
             return place[1] in destinations or served_as(place[1]) in destinations
 
         return Waiting(
@@ -322,12 +323,12 @@ class ClaimStore:
 
 def read_waiting(tx: Tx, destinations: Sequence[str] | None) -> Waiting:
     """As `ClaimStore.waiting`, in an open transaction: walks over the set of places, never over rows."""
-    found: dict[str, list[tuple[str, str, float]]] = {"group": [], "suspect": [], "lane": [], "gate": []}
-    for kind, *place in tx.rows("waiting_work", destinations=destinations):
-        found[kind].append(tuple(place))
+    found: dict[str, list[tuple[str, str, int, float]]] = {"group": [], "suspect": [], "lane": [], "gate": []}
+    for kind, queue, name, priority, number in tx.rows("waiting_work", destinations=destinations):
+        found[kind].append((queue, name, priority, float(number)))
     return Waiting(
-        tuple((queue, name, int(priority)) for queue, name, priority in found["group"]),
-        tuple((queue, name) for queue, name, _ in found["suspect"]),
-        tuple((queue, name) for queue, name, _ in found["lane"]),
-        gates.soonest(found["gate"]),
+        tuple(found["group"]),
+        tuple((queue, name) for queue, name, *_ in found["suspect"]),
+        tuple((queue, name) for queue, name, *_ in found["lane"]),
+        gates.soonest([(queue, name, seconds) for queue, name, _, seconds in found["gate"]]),
     )

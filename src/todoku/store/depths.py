@@ -88,7 +88,7 @@ class DepthStore:
 def _queues(tx: Tx) -> tuple[QueueDepth, ...]:
     places = [
         {"queue": queue, "destination": destination, "priority": priority}
-        for queue, destination, priority in tx.rows("waiting", destinations=None)
+        for queue, destination, priority, _ in tx.rows("waiting", destinations=None)
     ]
     most = max(_LEAST, _COUNTED // max(1, len(places)))
     rows = tx.rows("depth_places", places=places, most=most) if places else []

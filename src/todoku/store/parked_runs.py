@@ -37,7 +37,7 @@ class ParkedRuns:
 def _count(tx: Tx) -> dict[WaitsFor, int]:
     found: dict[WaitsFor, float] = dict.fromkeys(WAITS_FOR.values(), 0.0)
     if tx.rows("has_steps")[0][0]:
-        for queue, destination, priority in tx.rows("waiting", destinations=None):
+        for queue, destination, priority, _ in tx.rows("waiting", destinations=None):
             for soonest, latest in _KINDS:
                 place: dict[str, Any] = {
                     "queue": queue, "destination": destination, "priority": priority, "soonest": soonest,

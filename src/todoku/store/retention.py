@@ -58,7 +58,7 @@ class Retention:
         def unknown_places(tx: Tx) -> set[tuple[str, str]]:
             known = {name for (name,) in tx.rows("announced", after=after)}
             waiting = read_waiting(tx, None)
-            places = {(queue, name) for queue, name, _ in (*waiting.groups, *waiting.gates)}
+            places = {place[:2] for place in waiting.groups} | {place[:2] for place in waiting.gates}
             places |= {*waiting.suspects, *waiting.lanes}
             return {(queue, name) for queue, name in places if not {name, served_as(name)} & known}
 

@@ -194,7 +194,7 @@ class Statistics:
 def _lag(tx: Tx, *, stuck_after: float, draw: Callable[[], float]) -> Lag:
     places = [
         {"queue": queue, "destination": destination, "priority": priority}
-        for queue, destination, priority in tx.rows("waiting", destinations=None)
+        for queue, destination, priority, _ in tx.rows("waiting", destinations=None)
     ]
     found: list[tuple[int, float, int]] = tx.rows("lag_due", places=places, most=LAG_COUNTED) if places else []
     found = [*found, *tx.rows("lag_apart", most=LAG_COUNTED)]

@@ -186,7 +186,7 @@ def _check_leases(store: Store, settings: Settings) -> Iterator[Finding]:
 
 def _check_destinations(store: Store, settings: Settings) -> Iterator[Finding]:
     now, known, waiting = store.ping(), store.destinations.known(), store.claims.waiting(None)
-    places = {name for _, name, _ in waiting.groups} | {name for _, name in (*waiting.suspects, *waiting.lanes)}
+    places = {name for _, name, *_ in waiting.groups} | {name for _, name in (*waiting.suspects, *waiting.lanes)}
     for name in sorted(places):
         seen = known.seen(name)
         if seen is None or seen < now - settings.unknown_after_sec:

@@ -6,19 +6,20 @@
     or left(destination, strpos(destination || '://', '://') + 2) = any (:destinations::text[]))
 
 -- name: waiting
--- Only reads. Skips from one (queue, destination, priority) to the next in the index, however many rows each has.
+-- Only reads. Skips from one (queue, destination, priority) to the next in the index, however many rows each has. What it
+-- says of the first row of each is where a claim may begin: it need not pass over finished rows that are still there.
 with recursive groups as (
-    (select queue, destination, priority from todoku_delivery
+    (select queue, destination, priority, next_run_at from todoku_delivery
       where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
-      order by queue, destination, priority limit 1)
+      order by queue, destination, priority, next_run_at limit 1)
     union all
     select later.* from groups g cross join lateral (
-        select queue, destination, priority from todoku_delivery d
+        select queue, destination, priority, next_run_at from todoku_delivery d
          where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
            and (d.queue, d.destination, d.priority) > (g.queue, g.destination, g.priority)
-         order by queue, destination, priority limit 1) later
+         order by queue, destination, priority, next_run_at limit 1) later
 )
-select queue, destination, priority from groups
+select queue, destination, priority, date_part('epoch', next_run_at) as soonest from groups
  where {served}
 
 -- name: waiting_suspects
@@ -53,10 +54,10 @@ select queue, destination from groups
 
 -- name: waiting_work
 -- Only reads; the four kinds of waiting work as one statement, because an idle worker asks for all of them at every poll.
-select 'group', queue, destination, priority::float8 from ({waiting}) waiting
-union all select 'suspect', queue, destination, 0 from ({waiting_suspects}) suspects
-union all select 'lane', queue, destination, 0 from ({waiting_lanes}) lanes
-union all select 'gate', queue, destination, seconds from ({waiting_gates}) gates
+select 'group', queue, destination, priority, soonest from ({waiting}) waiting
+union all select 'suspect', queue, destination, 0, 0 from ({waiting_suspects}) suspects
+union all select 'lane', queue, destination, 0, 0 from ({waiting_lanes}) lanes
+union all select 'gate', queue, destination, 0, seconds from ({waiting_gates}) gates
 
 -- name: claim
 -- Rows are locked before they change, in a materialized CTE, so never more than requested. Then the worker row is
@@ -83,7 +84,7 @@ select {claimed}
 -- from `epoch` on are null, because they are known (epoch 0, first attempt). Rows are in no order: the caller sorts them.
 -- Whoever made a list took what was due at the place of its last delivery, up to that delivery's time. So a claim from a
 -- remembered position begins behind the last list that ends at its place, and need not pass over what these lists name
--- one by one; a scan (without a position) does, and finds what others left. A list is passed over one by one, too, if its
+-- one by one; a scan (no id to begin behind) does, and finds what others left. A list is passed over one by one, too, if its
 -- last delivery has changed, because it may be due at another time, or is in a lane, because claims of lanes do not go by
 -- time. All this only saves time: `listed` is what keeps a delivery from being claimed twice.
 with {slice}, ends as materialized (

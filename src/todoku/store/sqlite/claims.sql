@@ -41,19 +41,19 @@ exists (select 1 from todoku_worker w where w.id = :worker and w.expires_at > :n
 -- Only reads. Skips from one (queue, destination, priority) to the next in the index, however many rows each has: for
 -- SQLite `>` on a row value starts at `=`, so the skip goes to the maximal time; `+` keeps type affinity from
 -- disabling the index.
-with recursive groups(queue, destination, priority) as (
-    select * from (select queue, destination, priority from todoku_delivery indexed by todoku_delivery_due
+with recursive groups(queue, destination, priority, next_run_at) as (
+    select * from (select queue, destination, priority, next_run_at from todoku_delivery indexed by todoku_delivery_due
       where status in ('pending', 'failed') and lane is null and lost = 0 and gate is null
-      order by queue, destination, priority limit 1)
+      order by queue, destination, priority, next_run_at limit 1)
     union all
-    select d.queue, d.destination, d.priority from groups g join todoku_delivery d
+    select d.queue, d.destination, d.priority, d.next_run_at from groups g join todoku_delivery d
         on d.id = (select id from todoku_delivery n indexed by todoku_delivery_due
                     where n.status in ('pending', 'failed') and n.lane is null and n.lost = 0 and n.gate is null
                       and (n.queue, n.destination, n.priority, n.next_run_at)
                           > (+g.queue, +g.destination, +g.priority, 9223372036854775807)
-                    order by n.queue, n.destination, n.priority limit 1)
+                    order by n.queue, n.destination, n.priority, n.next_run_at limit 1)
 )
-select queue, destination, priority from groups
+select queue, destination, priority, next_run_at / 1e6 as soonest from groups
  where {served}
 
 -- name: waiting_suspects
@@ -79,10 +79,10 @@ select queue, destination from groups
 
 -- name: waiting_work
 -- Only reads; the four kinds of waiting work as one statement.
-select 'group', queue, destination, priority from ({waiting})
-union all select 'suspect', queue, destination, 0 from ({waiting_suspects})
-union all select 'lane', queue, destination, 0 from ({waiting_lanes})
-union all select 'gate', queue, destination, seconds from ({waiting_gates})
+select 'group', queue, destination, priority, soonest from ({waiting})
+union all select 'suspect', queue, destination, 0, 0 from ({waiting_suspects})
+union all select 'lane', queue, destination, 0, 0 from ({waiting_lanes})
+union all select 'gate', queue, destination, 0, seconds from ({waiting_gates})
 
 -- name: write_out_ids
 -- Changes nothing: a claim on SQLite is never a list.
