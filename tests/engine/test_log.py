@@ -187,6 +187,21 @@ def test_a_batch_is_written_in_whole_lines_that_processes_do_not_mix(
         os.close(each)
 
 
+def test_a_line_that_is_longer_than_a_write_may_be_is_a_write_of_its_own(out: Terminal) -> None:
+    """It cannot be kept whole on a shared pipe, but its neighbours can."""
+    settle(ended(id=1), ended(id=2, topic="t" * 9000), ended(id=3))
+    assert [parsed(line)["outbox_id"] for line in out.lines()] == [1, 2, 3]
+    assert [len(write) > 4096 for write in out.writes] == [False, True, False]
+
+
+def test_one_line_of_a_batch_with_control_characters_leaves_the_others_as_they_are(out: Terminal) -> None:
+    """SEC-12: they are escaped in their line, and the ends of the lines are not."""
+    settle(ended(id=1), ended(id=2, topic="left\u202eright\x7f"), ended(id=3))
+    assert [parsed(line)["topic"] for line in out.lines()][1] == "left\u202eright\x7f"
+    assert len(out.lines()) == 3
+    assert r"left\u202eright\u007f" in out.getvalue()
+
+
 def test_whoever_has_logging_set_up_gets_a_record_per_attempt(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "todoku")
     settle(ended(), ended(aborted("REFUSED"), id=2))

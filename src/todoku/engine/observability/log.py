@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO, cast
 
@@ -236,19 +236,27 @@ class LineHandler(logging.StreamHandler[TextIO]):
     def write_lines(self, lines: Sequence[Line]) -> None:
         """Writes a batch of lines as JSON, in as few writes as are atomic if several processes share the stream."""
         try:
-            pieces = _join_to_pieces(
-                [
-                    escape_json(_ENCODER.encode(line) if line.__class__ is not BoundLine else _encode_bound(line))
-                    for line in lines
-                ],
-                self._piece,
-            )
+            encoded = _encode_lines(lines)
             with self.lock:  # type: ignore[union-attr]
-                for piece in pieces:
+                for piece in _cut(encoded, self._piece):
                     self.stream.write(piece)
                     self.flush()
         except Exception:  # noqa: BLE001 - as in logging itself: a full disk must not stop the worker
             self.handleError(LOGGER.makeRecord(LOGGER.name, logging.ERROR, __file__, 0, "lines not written", (), None))
+
+
+def _encode_lines(lines: Sequence[Line]) -> bytes:
+    if BoundLine in set(map(type, lines)):
+        encoded = b"".join(
+            [
+                b"%b\n" % (_ENCODER.encode(line) if line.__class__ is not BoundLine else _encode_bound(line))
+                for line in lines
+            ]
+        )
+    else:
+        encoded = _ENCODER.encode_lines(lines)
+    is_plain = escape_json(encoded) is encoded  # true of nearly every batch; a line's end is a control character, too
+    return encoded if is_plain else b"\n".join(map(escape_json, encoded.split(b"\n")))
 
 
 def _encode_bound(line: BoundLine) -> bytes:
@@ -267,16 +275,14 @@ def _is_regular_file(stream: TextIO) -> bool:
         return False
 
 
-def _join_to_pieces(lines: Sequence[bytes], most: int) -> list[str]:
-    """Joins whole lines to pieces of at most so many bytes."""
-    pieces: list[str] = []
-    start = size = 0
-    for place, line in enumerate(lines):
-        if size + len(line) + 1 > most and place > start:
-            pieces.append(b"\n".join((*lines[start:place], b"")).decode())
-            start, size = place, 0
-        size += len(line) + 1
-    return [*pieces, b"\n".join((*lines[start:], b"")).decode()]
+def _cut(lines: bytes, most: int) -> Iterator[str]:
+    """Yields whole lines in pieces of at most so many bytes; a longer line is a piece."""
+    start = 0
+    while len(lines) - start > most:
+        end = lines.rfind(b"\n", start, start + most) + 1 or lines.index(b"\n", start) + 1
+        yield lines[start:end].decode()
+        start = end
+    yield lines[start:].decode()
 
 
 def configure_logging(
