@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import ExecStatus
 
+from tests.support.crew import until
 from todoku.app import App
 from todoku.capture.session import SessionOptions
 from todoku.engine.context import Context
@@ -46,6 +47,11 @@ class Shop:
                 cursor = connection.execute(statement)  # type: ignore[arg-type]
             found = cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
             return cursor.fetchall() if found else []  # `select from …` has rows without columns
+
+    def drop_slot(self) -> None:
+        """Drops the slot of the capture, once its server has seen that the reader is gone."""
+        drop = "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+        until(lambda: self.sql(f"{drop} where slot_name = '{self.row.slot}' and not active"), what="an inactive slot")
 
     @contextmanager
     def session(self) -> Iterator[psycopg.Connection[Any]]:

@@ -59,7 +59,7 @@ def change_unseen(shop: Shop) -> None:
 
 def test_slot_dropped(shop: Shop) -> None:
     begin(shop)
-    shop.sql(f"select pg_drop_replication_slot('{shop.row.slot}')")
+    shop.drop_slot()
     change_unseen(shop)
     stopped(shop, "SLOT_MISSING")
     repaired(shop)
@@ -142,7 +142,7 @@ def test_a_stop_stays_visible_while_the_source_is_away(
 
     shop = open_shop(source=own_server.dsn)
     begin(shop)
-    shop.sql(f"select pg_drop_replication_slot('{shop.row.slot}')")
+    shop.drop_slot()
     stopped(shop, "SLOT_MISSING")
     own_server.stop()
     monkeypatch.setattr(Reader, "_report", reporting)

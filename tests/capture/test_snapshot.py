@@ -257,7 +257,7 @@ def test_random_changes_while_many_pages_are_read(open_shop: OpenShop) -> None:
 
 def lose(shop: Shop) -> None:
     """Drops the slot, and lets the capture find out."""
-    shop.sql(f"select pg_drop_replication_slot('{shop.row.slot}')")
+    shop.drop_slot()
     shop.box.store.captures.set_state("main", "stopped", reason="SLOT_MISSING", why="a test", fence=None)
 
 
