@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-_TURNS: Final = 3
-"""Turns of the event loop in which nothing begins, after which everything that the run does is known to wait."""
+_TURNS: Final = 32
+"""Turns of the event loop in which no step is asked for, begins or ends, after which everything that the run does is
+known to wait. From one stored step to the next, a branch needs two turns for each nested `asyncio.gather` that ends
+between them, and one for each that begins."""
 
 _SOON: Final = 0.02
 """Seconds that a run waits in its slot instead of parking."""
@@ -39,6 +41,10 @@ class Parking:
     def is_busy(self) -> bool:
         """Whether a step is under way."""
         return self._busy > 0
+
+    def note_step(self) -> None:
+        """A branch asks for a step, which may be stored: so it does not wait."""
+        self._settle_down()
 
     def begin(self) -> None:
         """A step is under way: until it ends, the run does not park."""

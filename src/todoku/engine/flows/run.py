@@ -111,6 +111,7 @@ class Run:
         `alike`: it does not matter which of two equal calls has which of the two steps.
         """
         self.refuse_stopped()
+        self._parking.note_step()
         digest = digest_arguments(arguments, self.secret()) if key is None else f"={key}"
         place = (name, digest)
         occurrence = self._occurrences[place]
