@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.world import SOMEBODY, World, aborted, failed
 from todoku.core.message import Claimed
-from todoku.engine.claim import ClaimCursor
+from todoku.engine.claim import ClaimCursor, SharedWaiting
 from todoku.store.claim_lists import Listing
 from todoku.store.claims import Waiting
 from todoku.store.database import Slice
@@ -422,6 +422,19 @@ def test_after_a_full_scan_that_found_only_later_deliveries_earlier_ones_are_fou
     assert claims.claim(5) == []
     publish(world, "now")
     assert numbers(claims.claim(5, busy=True)) == ['"now"']
+    assert store.looks == 1
+
+
+def test_MEND_2_pools_that_share_a_look_have_all_paid_for_it(world: World) -> None:
+    """Claim: dead rows make each look slow. One look serves all pools of a round, and none of them repeats it soon."""
+    clock = Clock()
+    store = Costly(world.store, clock, cost=1.0, lock=0.0)
+    shared, worker = SharedWaiting(store, [["a"], ["b"]]), world.worker(lease=600)  # type: ignore[arg-type]
+    pools = [ClaimCursor(store, worker, [name], monotonic=clock, shared=shared) for name in "ab"]  # type: ignore[arg-type]
+    for _ in range(10):
+        shared.invalidate()
+        assert [pool.claim(5, busy=True) for pool in pools] == [[], []]
+        clock.now += 0.1
     assert store.looks == 1
 
 

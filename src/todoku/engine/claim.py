@@ -74,6 +74,8 @@ class SharedWaiting:
         self._serves_runs = serves_runs
         self._found: Waiting | None = None
         self._served: set[Sequence[str]] = set()
+        self.seconds = 0.0
+        """How long the database took for the last look: it costs every pool that shares it as much."""
 
     def invalidate(self) -> None:
         """Begins a new round: the next `read` reads the database."""
@@ -84,7 +86,9 @@ class SharedWaiting:
         if self._found is None or destinations in self._served:
             if self._serves_runs:
                 self._store.runs.heed_calls()  # what was sent to runs that wait makes them due
+            spent = self._store.claims.seconds
             self._found = self._store.claims.waiting(self._destinations)
+            self.seconds = self._store.claims.seconds - spent
             self._served = set()
         self._served.add(destinations)
         return self._found if destinations == self._destinations else self._found.only(destinations)
@@ -100,7 +104,7 @@ class ClaimCursor:
         destinations: Sequence[str],
         *,
         monotonic: Callable[[], float],
-        read_waiting: Callable[[Sequence[str]], Waiting] | None = None,
+        shared: SharedWaiting | None = None,
         room: Room = unlimited_room,
         per_key: Mapping[str, Limit] | None = None,
         listable: Collection[str] = (),
@@ -109,7 +113,7 @@ class ClaimCursor:
         self.worker = worker
         self._destinations = tuple(destinations)
         self._monotonic = monotonic
-        self._read = read_waiting or store.claims.waiting
+        self._shared = shared or SharedWaiting(store, [self._destinations])
         self._room = room
         self._per_key = per_key or {}
         self._listable = tuple(listable)
@@ -256,8 +260,8 @@ class ClaimCursor:
 
     def _scan(self, limit: int, counted: Counted) -> list[Claimed]:
         self._noticed = False
-        spent = self._store.claims.seconds
         self._read_waiting()
+        spent = self._store.claims.seconds - self._shared.seconds
         # What was committed before the scan is in `groups`; without any, a claim would find nothing.
         self._positions = {(queue, name, priority): (at, 0) for queue, name, priority, at in self._waiting.groups}
         found = self._claim_at_positions(limit, counted) if self._waiting.groups else []
@@ -272,7 +276,7 @@ class ClaimCursor:
         return found
 
     def _read_waiting(self) -> None:
-        self._waiting = self._read(self._destinations)
+        self._waiting = self._shared.read(self._destinations)
         now = self._monotonic()
         # A place that had work will have it again: the latest such places are tried beside those that have work now.
         places = [group[:3] for group in self._waiting.groups]

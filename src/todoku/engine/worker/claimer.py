@@ -187,7 +187,7 @@ class Claimer:
         if cursor is None or cursor.worker != worker:
             cursor = self._cursors[pool.name] = ClaimCursor(
                 self._store, worker, pool.destinations, monotonic=time.monotonic,
-                read_waiting=self._shared_waiting.read, room=self._limiting.room, per_key=self._limiting.per_key,
+                shared=self._shared_waiting, room=self._limiting.room, per_key=self._limiting.per_key,
                 listable=self._listable,
             )  # fmt: skip
         return cursor
