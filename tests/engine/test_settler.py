@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 
 import pytest
 
@@ -31,8 +32,8 @@ class Settling:
         self.claims = world.claim(world.worker())
         hold.add(self.claims)
         self.settler = Settler(
-            world.store, Registry(), Telemetry(), hold, chance=lambda: 0.5, on_settled=self._note,
-            on_failure=lambda _error: None, may_settle_late=self._may_settle_late,
+            world.store, Registry(), Telemetry(), hold, chance=lambda: 0.5, on_ended=self._note,
+            on_settled=lambda: None, on_failure=lambda _error: None, may_settle_late=self._may_settle_late,
         )  # fmt: skip
         self.settler.start()
         self.end(0)
@@ -53,8 +54,7 @@ class Settling:
         assert self.batches == batches
 
     def _note(self, finished: Sequence[Finished]) -> None:
-        if finished:  # what was given back has not ended
-            self.batches.append([self.claims.index(one.claim) for one in finished])
+        self.batches.append([self.claims.index(one.claim) for one in finished])
 
     def _may_settle_late(self, claim: Claimed) -> bool:
         self._looked.set()
@@ -102,3 +102,16 @@ def test_outcomes_wait_while_there_is_nothing_else_to_do(
     settling.end_one_that_waits()
     other_work(settling)
     settling.until([[0], [1]])
+
+
+def test_what_has_ended_is_counted_before_it_is_written(settling: Settling, world: World) -> None:
+    """Claim: the next one is to know how fast attempts are while the database still writes the first of them."""
+    lock = "begin immediate" if world.backend == "sqlite" else "lock table todoku_delivery in access exclusive mode"
+    settling.urgent = {1}
+    with closing(world.connect()) as other:
+        other.execute(lock)
+        settling.end(1)
+        settling.until([[0], [1]])
+        assert settling.settler.settled == 1
+        other.rollback()
+    until(lambda: settling.settler.settled == 2, what="the settle")

@@ -50,7 +50,8 @@ class Settler:
         hold: HeldDeliveries,
         *,
         chance: Callable[[], float],
-        on_settled: Callable[[Sequence[Finished]], None],
+        on_ended: Callable[[Sequence[Finished]], None],
+        on_settled: Callable[[], None],
         on_failure: OnFailure,
         may_settle_late: Callable[[Claimed], bool],
     ) -> None:
@@ -59,6 +60,7 @@ class Settler:
         self._telemetry = telemetry
         self._hold = hold
         self._chance = chance
+        self._on_ended = on_ended
         self._on_settled = on_settled
         self._may_settle_late = may_settle_late
         self._batch = SQLITE_BATCH if store.database.dialect == "sqlite" else BATCH
@@ -156,6 +158,7 @@ class Settler:
         self._work.clear()
 
     def _settle(self, batch: list[Finished]) -> None:
+        self._on_ended(batch)  # now: the next claim is to know how fast these were before they are written
         ended = [self._decide(finished) for finished in batch]
         began = time.monotonic()
         lost: set[tuple[int, int]] = set()
@@ -175,7 +178,7 @@ class Settler:
         for finished, end in zip(batch, ended, strict=True):
             if finished.span is not None:
                 self._telemetry.end(finished.span, end, lost=(end.claim.id, end.claim.epoch) in lost)
-        self._on_settled(batch)
+        self._on_settled()
         self._settled_at = time.monotonic()
 
     def _decide(self, finished: Finished) -> EndedAttempt:
@@ -247,7 +250,7 @@ class Settler:
                         break
                     wait = min(wait * 2, _LONGEST_WAIT)
         self._hold.remove(claims)
-        self._on_settled(())
+        self._on_settled()
 
 
 def _split_by_worker(pairs: list[tuple[Claimed, Settlement]]) -> list[list[tuple[Claimed, Settlement]]]:

@@ -56,7 +56,7 @@ class Bulkhead:
         return free if free >= max(1, ahead // 2) else 0
 
     def done(self, ended: Mapping[str, Ends], now: float) -> None:
-        """Counts settled attempts, given by destination."""
+        """Counts attempts that ended, given by destination."""
         for destination, some in ended.items():
             target = self._registry.get(destination)
             if target is not None and target.at_once is not None:

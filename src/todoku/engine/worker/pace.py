@@ -38,13 +38,13 @@ class Ends(msgspec.Struct, frozen=True):
     turns: int
 
 
-def group_ends(settled: Iterable[tuple[str, float, float]], now: float) -> Mapping[str, Ends]:
-    """Groups attempts settled by one transaction, given as (destination, started, ended), by destination.
+def group_ends(batch: Iterable[tuple[str, float, float]], now: float) -> Mapping[str, Ends]:
+    """Groups attempts that one transaction will settle, given as (destination, started, ended), by destination.
 
-    Their times are shifted so that the last one ended now: the duration of the transaction must not count.
+    Their times are shifted so that the last one ended now: their wait for the last transaction must not count.
     """
     times: dict[str, list[tuple[float, float]]] = {}
-    for destination, started, ended in settled:
+    for destination, started, ended in batch:
         if destination not in times:
             times[destination] = []
         times[destination].append((ended, started))

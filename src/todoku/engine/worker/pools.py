@@ -66,7 +66,7 @@ class Pools:
         return self._by_name.get(destination) or self._by_name[served_as(destination)]
 
     def done(self, ended: Mapping[str, Ends]) -> None:
-        """Counts settled attempts, given by destination, in the pace of their pools."""
+        """Counts attempts that ended, given by destination, in the pace of their pools."""
         for destination, some in ended.items():
             self.of(destination).pace.done(some)
 

@@ -106,8 +106,8 @@ class Worker:
             slots=lambda: sum(pool.slots for pool in self._pools),
         )  # fmt: skip
         self._settler = Settler(
-            store, registry, telemetry, self._hold, chance=random.random, on_settled=self._after_settle,
-            on_failure=self._fail, may_settle_late=self._limiting.may_settle_late,
+            store, registry, telemetry, self._hold, chance=random.random, on_ended=self._count_ends,
+            on_settled=self._wake_claimer, on_failure=self._fail, may_settle_late=self._limiting.may_settle_late,
         )  # fmt: skip
         self._executor = Executor(
             store, registry, self._lease, telemetry,
@@ -292,11 +292,10 @@ class Worker:
         if self._draining.is_set() and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._slot_free.set)
 
-    def _after_settle(self, batch: Sequence[Finished]) -> None:
+    def _count_ends(self, batch: Sequence[Finished]) -> None:
         ended = group_ends(((one.claim.destination, one.started, one.ended) for one in batch), time.monotonic())
         self._pool_set.done(ended)
         self._bulkhead.done(ended, time.monotonic())
-        self._wake_claimer()
 
     def _breaker_changed(self, destination: str, seconds: float) -> None:
         """Gives back deliveries that wait here for the destination, and stores the breaker for other workers."""
