@@ -23,7 +23,7 @@ class Sizes:
     paced: int = 700
     handled: int = 20_000
     dead: int = 200_000
-    after: int = 60_000
+    after: int = 100_000
     """Drained beside dead rows or future jobs."""
     future: int = 1_000_000
 
