@@ -192,7 +192,8 @@ def test_draining_answers_what_was_accepted_before_the_workers_drain(shop: Shop)
         served.daemon.signal(signal.SIGTERM)
         until(lambda: served.daemon.ask("/readyz")[0] == 503, "draining")
         # The kernel resets a connection that it had given to the other process just before that one stopped listening.
-        until(lambda: served.daemon.ask("/healthz")[0] == 200, "the first process to answer in place of the other")
+        answered = until(lambda: served.daemon.ask("/healthz")[0], "an answer")
+        assert answered == 200, "the first process answers in place of the other"
         blocker.rollback()
         assert connection.answer().status == 200
     until(lambda: not alive(other), "the other serving process to end")

@@ -35,9 +35,17 @@ def encode_json(value: object) -> bytes:
 
 def escape_json(encoded: bytes) -> bytes:
     """Replaces control characters in encoded JSON with JSON escapes."""
-    if encoded.isascii() and b"\x7f" not in encoded:
-        return encoded
-    return _CONTROL.sub(_json_escape, encoded.decode()).encode()
+    return encoded if _is_inert(encoded) else _CONTROL.sub(_json_escape, encoded.decode()).encode()
+
+
+def escape_json_lines(encoded: bytes) -> bytes:
+    """As `escape_json`, for lines of JSON: their ends stay what they are."""
+    return encoded if _is_inert(encoded) else b"\n".join(map(escape_json, encoded.split(b"\n")))
+
+
+def _is_inert(encoded: bytes) -> bool:
+    """Whether encoded JSON certainly has no control character: JSON itself escapes those of ASCII but DEL."""
+    return encoded.isascii() and b"\x7f" not in encoded
 
 
 def _text_escape(found: re.Match[str]) -> str:

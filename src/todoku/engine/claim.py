@@ -261,7 +261,7 @@ class ClaimCursor:
     def _scan(self, limit: int, counted: Counted) -> list[Claimed]:
         self._noticed = False
         self._read_waiting()
-        spent = self._store.claims.seconds - self._shared.seconds
+        spent = self._store.claims.seconds - self._shared.seconds  # the look counts, whichever pool has made it
         # What was committed before the scan is in `groups`; without any, a claim would find nothing.
         self._positions = {(queue, name, priority): (at, 0) for queue, name, priority, at in self._waiting.groups}
         found = self._claim_at_positions(limit, counted) if self._waiting.groups else []

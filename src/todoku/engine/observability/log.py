@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TextIO, cast
 
 import msgspec
 
-from todoku.core.control_characters import escape_controls, escape_json
+from todoku.core.control_characters import escape_controls, escape_json, escape_json_lines
 from todoku.core.redaction import MASKED, STARS, is_sensitive, mask
 from todoku.engine.observability.log_line import BoundLine, Fields, Level, Line, SettledLine
 
@@ -255,8 +255,7 @@ def _encode_lines(lines: Sequence[Line]) -> bytes:
         )
     else:
         encoded = _ENCODER.encode_lines(lines)
-    is_plain = escape_json(encoded) is encoded  # true of nearly every batch; a line's end is a control character, too
-    return encoded if is_plain else b"\n".join(map(escape_json, encoded.split(b"\n")))
+    return escape_json_lines(encoded)
 
 
 def _encode_bound(line: BoundLine) -> bytes:
